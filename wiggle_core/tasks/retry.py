@@ -1,0 +1,60 @@
+"""Retry policies. A policy is stored with each task, so that any node's sweeper can apply it (L3)."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how soon a failed or expired run is tried again; after `max_attempts` runs the task is FAILED.
+
+    The delay before run n+1 is `initial_backoff * multiplier ** (n - 1)`, at most `max_backoff`, moved up or down at
+    random by the share `jitter`. Raises ValueError for a policy that makes no sense.
+    """
+
+    max_attempts: int = 20
+    initial_backoff: timedelta = timedelta(seconds=1)
+    multiplier: float = 2.0
+    max_backoff: timedelta = timedelta(minutes=5)
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError("max_attempts is at least 1")
+        if self.initial_backoff < timedelta(0) or self.max_backoff < timedelta(0):
+            raise ValueError("a back-off is not negative")
+        if not self.multiplier >= 1:
+            raise ValueError("multiplier is at least 1")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError("jitter is between 0 and 1")
+
+    def allows_another(self, attempt: int) -> bool:
+        """Whether a run may follow the one numbered `attempt` (1 for the first)."""
+        return attempt < self.max_attempts
+
+    def delay(self, attempt: int) -> int:
+        """Microseconds to wait after the failure of run `attempt`, jitter included."""
+        longest = self.max_backoff // _MICROSECOND
+        # The exponent is capped: 2.0 ** 1024 overflows, and long before that max_backoff has been reached.
+        grown = (self.initial_backoff // _MICROSECOND) * self.multiplier ** min(attempt - 1, 60)
+        return round(min(grown, longest) * (1 + random.uniform(-self.jitter, self.jitter)))
+
+    def dump(self) -> str:
+        """The compact text that stores keep."""
+        first, longest = self.initial_backoff // _MICROSECOND, self.max_backoff // _MICROSECOND
+        return json.dumps([self.max_attempts, first, self.multiplier, longest, self.jitter], separators=(",", ":"))
+
+    @classmethod
+    def load(cls, text: str) -> RetryPolicy:
+        """The policy that `dump` wrote."""
+        attempts, first, multiplier, longest, jitter = json.loads(text)
+        return cls(attempts, timedelta(microseconds=first), multiplier, timedelta(microseconds=longest), jitter)
+
+
+DEFAULT_RETRY = RetryPolicy()
