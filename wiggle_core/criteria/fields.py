@@ -41,14 +41,14 @@ class Field(Generic[T]):
         self.reference = reference
 
     @overload  # type: ignore[override]  # a comparison builds a predicate; object's answers bool
-    def __eq__(self, other: T, /) -> Compare: ...
+    def __eq__(self, other: T, /) -> Compare: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __eq__(self, other: object, /) -> NotAPredicate: ...
     def __eq__(self, other: Any, /) -> Any:  # Any: the overloads above are the signature
         return Compare(self.reference, Operator.EQUAL, other)
 
     @overload  # type: ignore[override]  # as above
-    def __ne__(self, other: T, /) -> Compare: ...
+    def __ne__(self, other: T, /) -> Compare: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __ne__(self, other: object, /) -> NotAPredicate: ...
     def __ne__(self, other: Any, /) -> Any:  # Any: the overloads above are the signature
