@@ -1,0 +1,364 @@
+"""The reference store: tasks in this process's memory, under one lock.
+
+It is written to be read as the meaning of the `Store` protocol, and what SQL stores are compared with. `permits` and
+`changed` say what each change asks of a task and makes of it; the class only keeps tasks where their state belongs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+from threading import RLock
+from typing import assert_never
+
+from sqlalchemy import URL
+
+from wiggle_core.criteria.evaluate import Matcher, compile_predicate
+from wiggle_core.criteria.tree import Predicate, Value
+from wiggle_core.errors import InvalidStoreUrl, RevisionConflict
+from wiggle_core.stores.store import (
+    Cancel,
+    Capabilities,
+    Change,
+    ClaimRequest,
+    Document,
+    Expire,
+    Explanation,
+    Fate,
+    Finish,
+    GiveBack,
+    Promote,
+    Requeue,
+    Revive,
+    Route,
+    Slice,
+    change_id,
+)
+from wiggle_core.tasks.task import LIVE, SETTLED, Clock, Lease, OrderKey, State, TaskId, TaskRecord, system_clock
+
+DRIVER = ""
+EXTRA = ""
+LIVE_TESTED = "in process"
+
+RESERVATION_MICROS = 5_000_000
+"""How long `due` keeps what it returned from other callers."""
+
+CAPABILITIES = Capabilities(
+    name="memory",
+    strict_order=True,
+    native_like=False,
+    native_predicate=False,
+    max_batch=10_000,
+    processes=False,
+    durable=False,
+)
+
+
+def open_store(url: URL, *, clock: Clock | None = None) -> MemoryStore:
+    """A new, empty store: `memory://` names no place where one could be found again."""
+    if any((url.host, url.port, url.database, url.username, url.password, url.query)):
+        raise InvalidStoreUrl("a memory store has no address: write memory://")
+    return MemoryStore(clock)
+
+
+def open_scratch(url: URL, *, clock: Clock | None = None) -> MemoryStore:
+    """As `open_store`: every memory store is a scratch store."""
+    return open_store(url, clock=clock)
+
+
+def permits(task: TaskRecord, change: Change, now: int) -> bool:
+    """Whether the task is in the state that the change names: its guard. A stale token permits nothing (L2)."""
+    match change:
+        case Finish(lease) | Requeue(lease) | GiveBack(lease):
+            return _is_leased(task, lease.token)
+        case Expire(lease):
+            return _is_leased(task, lease.token) and task.lease_until is not None and task.lease_until <= now
+        case Promote():
+            return task.state is State.SCHEDULED and task.ready_at <= now
+        case Cancel():
+            return task.state in LIVE
+        case Revive():
+            return task.state in (State.FAILED, State.CANCELLED)
+        case _:
+            assert_never(change)
+
+
+def changed(task: TaskRecord, change: Change, now: int) -> TaskRecord:
+    """What a permitted change makes of the task. The last token stays with it, whatever happens (L6)."""
+    match change:
+        case Finish(_, state, result, error):
+            return replace(task, state=state, finished_at=now, result=result, error=error)
+        case Requeue(_, delay, attributes, error):
+            return _waiting(task, now, delay, attributes, error)
+        case GiveBack(_, attributes):
+            return replace(task, state=State.READY, attributes=dict(attributes), owner=None, lease_until=None)
+        case Expire(_, delay, attributes, error):
+            if delay is None:
+                return replace(task, state=State.FAILED, finished_at=now, error=error)
+            return _waiting(task, now, delay, attributes, error)
+        case Promote(_, attributes):
+            return replace(task, state=State.READY, ready_at=now, attributes=dict(attributes))
+        case Cancel():
+            return replace(task, state=State.CANCELLED, finished_at=now)
+        case Revive(_, attributes):
+            return _revived(task, now, attributes)
+        case _:
+            assert_never(change)
+
+
+def _is_leased(task: TaskRecord, token: str) -> bool:
+    return task.state is State.RUNNING and task.token == token
+
+
+def _waiting(task: TaskRecord, now: int, delay: int, attributes: Mapping[str, Value], error: str | None) -> TaskRecord:
+    return replace(
+        task,
+        state=State.SCHEDULED if delay > 0 else State.READY,
+        attempt=task.attempt + 1,
+        ready_at=now + delay,
+        attributes=dict(attributes),
+        error=error,
+        owner=None,
+        lease_until=None,
+    )
+
+
+def _revived(task: TaskRecord, now: int, attributes: Mapping[str, Value]) -> TaskRecord:
+    return replace(
+        task,
+        state=State.READY,
+        attempt=1,
+        ready_at=now,
+        attributes=dict(attributes),
+        finished_at=None,
+        result=None,
+        error=None,
+        owner=None,
+        lease_until=None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _matcher(predicate: Predicate) -> Matcher:
+    return compile_predicate(predicate)
+
+
+class MemoryStore:
+    """A `Store` whose database is this object. Thread-safe; gone with the process."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or system_clock
+        self._lock = RLock()
+        self._live: dict[TaskId, TaskRecord] = {}
+        self._history: dict[TaskId, TaskRecord] = {}
+        # Claims must not sort a deep queue: the keys of READY tasks are kept in claim order, queue by queue.
+        self._ready: dict[str, list[OrderKey]] = defaultdict(list)
+        # Nor must a sweep pass over them: SCHEDULED and RUNNING tasks, with the time when `due` last returned each.
+        self._waiting: dict[TaskId, int | None] = {}
+        self._documents: dict[tuple[str, str], Document] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def now(self) -> int:
+        return self._clock()
+
+    # Schema: there is none
+
+    def migrate(self) -> list[str]:
+        return []
+
+    def verify(self) -> None:
+        return None
+
+    def audit(self) -> list[str]:
+        with self._lock:
+            ready = {key for keys in self._ready.values() for key in keys}
+            expected = {task.order_key for task in self._live.values() if task.state is State.READY}
+            misplaced = [f"task {key.id!r} is READY in one place only" for key in sorted(ready ^ expected)]
+            settled = [
+                f"task {each!r} is both live and in history" for each in sorted(self._live.keys() & self._history)
+            ]
+            return misplaced + settled
+
+    def schema_sql(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        return None
+
+    # Tasks
+
+    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+        inserted = set()
+        with self._lock:
+            for task in tasks:
+                if self.get(task.id) is None:
+                    self._put(replace(task, attributes=dict(task.attributes)))
+                    inserted.add(task.id)
+        return inserted
+
+    def claim(self, request: ClaimRequest) -> list[TaskRecord]:
+        with self._lock:
+            first = list(islice(merge(*map(self._walk, request.routes)), request.limit))
+            lease_until = self.now() + request.ttl
+            return [self._lease(self._live[key.id], request, lease_until) for key in first]
+
+    def _walk(self, route: Route) -> Iterator[OrderKey]:
+        """The keys of the READY tasks that match, in claim order (O1)."""
+        is_match = _matcher(route.predicate)
+        return (key for key in self._ready.get(route.queue, ()) if is_match(self._live[key.id]))
+
+    def _lease(self, task: TaskRecord, request: ClaimRequest, lease_until: int) -> TaskRecord:
+        owner, token = request.owner, request.token
+        return self._put(replace(task, state=State.RUNNING, owner=owner, token=token, lease_until=lease_until))
+
+    def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
+        with self._lock:
+            held, lease_until = {lease for lease in leases if self._holds(lease)}, self.now() + ttl
+            for lease in held:
+                self._put(replace(self._live[lease.task_id], lease_until=lease_until))
+            return held
+
+    def _holds(self, lease: Lease) -> bool:
+        task = self._live.get(lease.task_id)
+        return task is not None and _is_leased(task, lease.token)
+
+    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+        with self._lock:
+            now = self.now()
+            return {change_id(change) for change in sorted(changes, key=change_id) if self._take_effect(change, now)}
+
+    def _take_effect(self, change: Change, now: int) -> bool:
+        task = self.get(change_id(change))
+        if task is None or not permits(task, change, now):
+            return False
+        self._put(changed(task, change, now))
+        return True
+
+    def due(self, limit: int) -> list[TaskRecord]:
+        with self._lock:
+            now = self.now()
+            late = sorted((due_at, task_id) for task_id in self._waiting if (due_at := self._due_at(task_id)) <= now)
+            free = [task_id for _, task_id in late if not self._is_reserved(task_id, now)][:limit]
+            self._waiting.update(dict.fromkeys(free, now))
+            return [self._live[task_id] for task_id in free]
+
+    def _due_at(self, task_id: TaskId) -> int:
+        task = self._live[task_id]
+        return task.lease_until or 0 if task.state is State.RUNNING else task.ready_at
+
+    def _is_reserved(self, task_id: TaskId, now: int) -> bool:
+        reserved_at = self._waiting[task_id]
+        # The lower bound is for a clock that stepped back: it must not stretch a reservation.
+        return reserved_at is not None and reserved_at <= now < reserved_at + RESERVATION_MICROS
+
+    def _put(self, task: TaskRecord) -> TaskRecord:
+        """Keep the task where its state belongs, and nowhere else."""
+        self._remove(task.id)
+        (self._history if task.state in SETTLED else self._live)[task.id] = task
+        if task.state is State.READY:
+            insort(self._ready[task.queue], task.order_key)
+        elif task.state in LIVE:
+            self._waiting[task.id] = None
+        return task
+
+    def _remove(self, task_id: TaskId) -> None:
+        self._history.pop(task_id, None)
+        self._waiting.pop(task_id, None)
+        task = self._live.pop(task_id, None)
+        if task is not None and task.state is State.READY:
+            keys = self._ready[task.queue]
+            del keys[bisect_left(keys, task.order_key)]
+
+    def lookup(self, ids: Sequence[TaskId]) -> dict[TaskId, Fate]:
+        with self._lock:
+            known = ((task_id, self.get(task_id)) for task_id in ids)
+            return {task_id: Fate(task.state, task.token, task.attempt) for task_id, task in known if task is not None}
+
+    def leased(self, token: str) -> list[TaskRecord]:
+        with self._lock:
+            held = [task for task in map(self._live.__getitem__, self._waiting) if _is_leased(task, token)]
+            return sorted(held, key=attrgetter("order_key"))
+
+    # Questions
+
+    def get(self, task_id: TaskId) -> TaskRecord | None:
+        with self._lock:
+            return self._live.get(task_id) or self._history.get(task_id)
+
+    def find(
+        self, route: Route, states: Collection[State], limit: int, after: OrderKey | None = None
+    ) -> list[TaskRecord]:
+        with self._lock:
+            found = [task for task in self._matching(route, states) if after is None or task.order_key > after]
+        return sorted(found, key=attrgetter("order_key"))[:limit]
+
+    def count(self, route: Route, states: Collection[State], cap: int) -> int:
+        with self._lock:
+            return sum(1 for _ in islice(self._matching(route, states), cap))
+
+    def _matching(self, route: Route, states: Collection[State]) -> Iterator[TaskRecord]:
+        is_match = _matcher(route.predicate)
+        for tasks in (self._live, self._history):
+            for task in tasks.values():
+                if task.queue == route.queue and task.state in states and is_match(task):
+                    yield task
+
+    def slices(self) -> list[Slice]:
+        ready: dict[tuple[str | None, int | None, str], list[int]] = defaultdict(list)
+        with self._lock:
+            for key in (key for keys in self._ready.values() for key in keys):
+                task = self._live[key.id]
+                ready[task.workflow, task.version, task.queue].append(task.ready_at)
+        found = [Slice(*names, len(times), min(times)) for names, times in ready.items()]
+        return sorted(found, key=_slice_order)
+
+    def explain(self, route: Route, limit: int) -> Explanation:
+        with self._lock:
+            depth = len(self._ready.get(route.queue, ()))
+        line = f"walk in process: the {depth} READY tasks of queue {route.queue!r} in claim order, until {limit} match"
+        return Explanation("", (), (line,))
+
+    def purge(self, before: int, limit: int) -> int:
+        with self._lock:
+            old = (task.id for task in self._history.values() if (task.finished_at or 0) < before)
+            forgotten = list(islice(old, limit))
+            for task_id in forgotten:
+                self._remove(task_id)
+            return len(forgotten)
+
+    # Documents
+
+    def put_document(self, kind: str, key: str, body: str, revision: int | None = None) -> int:
+        with self._lock:
+            present = self._documents.get((kind, key))
+            current = 0 if present is None else present.revision
+            if revision not in (None, current):
+                raise RevisionConflict(kind, key)
+            self._documents[kind, key] = Document(kind, key, current + 1, body, self.now())
+            return current + 1
+
+    def get_document(self, kind: str, key: str) -> Document | None:
+        with self._lock:
+            return self._documents.get((kind, key))
+
+    def list_documents(self, kind: str) -> list[Document]:
+        with self._lock:
+            return [self._documents[each] for each in sorted(self._documents) if each[0] == kind]
+
+    def delete_document(self, kind: str, key: str) -> bool:
+        with self._lock:
+            return self._documents.pop((kind, key), None) is not None
+
+
+def _slice_order(each: Slice) -> tuple[bool, str, bool, int, str]:
+    """By workflow, version and queue, an absent one first."""
+    return (each.workflow is not None, each.workflow or "", each.version is not None, each.version or 0, each.queue)
