@@ -1,0 +1,124 @@
+"""From a URL to a store: plug-ins are found by the entry point group `wiggle.stores`, their name is the scheme."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from wiggle_core.errors import InvalidStoreUrl, StoreNotInstalled, UnknownScheme
+from wiggle_core.stores.store import Store, StorePlugin
+from wiggle_core.tasks.task import Clock
+
+GROUP = "wiggle.stores"
+URL_VARIABLE = "WIGGLE_DATABASE_URL"
+DEFAULT_URL = "sqlite:///wiggle.db"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One installed plug-in: its URL scheme, the distribution that brings it, and whether its driver is there."""
+
+    scheme: str
+    package: str
+    version: str
+    driver: str
+    installed: bool
+    live_tested: str
+
+
+def store_url(explicit: str | None = None) -> str:
+    """The URL given, else `WIGGLE_DATABASE_URL`, else the content of the file that `WIGGLE_DATABASE_URL_FILE` names,
+    else `sqlite:///wiggle.db`. Raises InvalidStoreUrl when that file cannot be read."""
+    if explicit:
+        return explicit
+    if os.environ.get(URL_VARIABLE):
+        return os.environ[URL_VARIABLE]
+    file = os.environ.get(f"{URL_VARIABLE}_FILE")
+    if not file:
+        return DEFAULT_URL
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidStoreUrl(f"{URL_VARIABLE}_FILE names {file!r}, which cannot be read: {error}") from error
+
+
+def open_store(url: str, *, clock: Clock | None = None) -> Store:
+    """The store that a URL names; nothing is touched until it is asked something.
+
+    Raises UnknownScheme, StoreNotInstalled (with the `pip install` line) or InvalidStoreUrl.
+    """
+    parsed = _parse(url)
+    plugin, name = _plugin(parsed)
+    try:
+        return plugin.open_store(parsed, clock=clock)
+    except ImportError as error:
+        raise _driver_missing(plugin, name) from error
+
+
+def open_scratch(url: str, *, clock: Clock | None = None) -> Store:
+    """An empty store of its own beside what the URL names; `close` drops it. Raises as `open_store` does."""
+    parsed = _parse(url)
+    plugin, name = _plugin(parsed)
+    try:
+        return plugin.open_scratch(parsed, clock=clock)
+    except ImportError as error:
+        raise _driver_missing(plugin, name) from error
+
+
+def list_plugins() -> list[PluginInfo]:
+    """The plug-ins that are installed, by scheme, whether or not their drivers are."""
+    return [_describe(entry) for _, entry in sorted(_entries().items())]
+
+
+def _parse(url: str) -> URL:
+    if "://" not in url:
+        raise InvalidStoreUrl("a store URL starts with a scheme, such as sqlite:///wiggle.db (see `wiggle plugins`)")
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError) as error:
+        # The text may hold a password, so it is not repeated.
+        raise InvalidStoreUrl(
+            "the store URL cannot be read; it has the form scheme://user:password@host/name"
+        ) from error
+
+
+def _plugin(url: URL) -> tuple[StorePlugin, str]:
+    scheme = url.drivername.partition("+")[0].lower()
+    entries = _entries()
+    if scheme not in entries:
+        near = get_close_matches(scheme, entries, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UnknownScheme(scheme, f"no store for {scheme!r}{hint} Installed: {', '.join(sorted(entries))}.")
+    try:
+        return cast("StorePlugin", entries[scheme].load()), scheme
+    except ImportError as error:
+        message = f"the store {scheme!r} cannot be loaded: {error}. Reinstall the package that brings it."
+        raise StoreNotInstalled(scheme, message) from error
+
+
+def _driver_missing(plugin: StorePlugin, scheme: str) -> StoreNotInstalled:
+    extra = plugin.EXTRA or scheme
+    message = f"the driver {plugin.DRIVER!r} for {scheme} is not installed: pip install 'wiggle-core[{extra}]'"
+    return StoreNotInstalled(scheme, message)
+
+
+def _entries() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _describe(entry: EntryPoint) -> PluginInfo:
+    package, version = (entry.dist.name, entry.dist.version) if entry.dist else ("", "")
+    try:
+        plugin = cast("StorePlugin", entry.load())
+    except ImportError:
+        return PluginInfo(entry.name, package, version, "", False, "")
+    installed = not plugin.DRIVER or find_spec(plugin.DRIVER) is not None
+    return PluginInfo(entry.name, package, version, plugin.DRIVER, installed, plugin.LIVE_TESTED)
