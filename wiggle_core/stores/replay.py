@@ -1,0 +1,188 @@
+"""`Replaying`: what the engine does about database errors, wrapped around a store so that no store contains it.
+
+TRANSIENT is replayed, AMBIGUOUS is resolved by ids and tokens (L6), PERMANENT is passed on. Each error is logged with
+its cause and its reference; callers see the reference only.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from wiggle_core.errors import AmbiguousStoreError, StoreError, TransientStoreError
+from wiggle_core.stores.store import (
+    Cancel,
+    Capabilities,
+    Change,
+    ClaimRequest,
+    Document,
+    Explanation,
+    Fate,
+    Finish,
+    Promote,
+    Revive,
+    Route,
+    Slice,
+    Store,
+    change_id,
+)
+from wiggle_core.tasks.task import LIVE, Lease, OrderKey, State, TaskId, TaskRecord
+
+T = TypeVar("T")
+_log = logging.getLogger("wiggle.store")
+
+TRIES = 3
+PAUSE_SECONDS = 0.05
+
+
+class Replaying:
+    """A store that behaves as the one inside, but for passing trouble.
+
+    `counts` tells how often each class of error was met. Raises StoreError when three tries did not help, or when an
+    AMBIGUOUS answer cannot be resolved because the database stays away.
+    """
+
+    def __init__(self, store: Store, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.store = store
+        self.counts: Counter[str] = Counter()
+        self._sleep = sleep
+
+    def _try(self, action: Callable[[], T], resolve: Callable[[], T] | None = None) -> T:
+        """Run `action`, replaying TRANSIENT; an AMBIGUOUS answer is what `resolve` finds, or a replay without one."""
+        for attempt in range(1, TRIES + 1):
+            try:
+                return action()
+            except TransientStoreError as error:
+                self._note(error)
+                if attempt == TRIES:
+                    raise
+            except AmbiguousStoreError as error:
+                self._note(error)
+                if resolve is not None:
+                    return self._try(resolve)
+                if attempt == TRIES:
+                    raise
+            except StoreError as error:
+                self._note(error)
+                raise
+            self._sleep(PAUSE_SECONDS * attempt * random.uniform(0.5, 1.5))
+        raise AssertionError("the loop returns or raises")
+
+    def _note(self, error: StoreError) -> None:
+        self.counts[type(error).__name__] += 1
+        _log.warning("%s: %s", type(error).__name__, error, exc_info=error)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.store.capabilities
+
+    def now(self) -> int:
+        return self._try(self.store.now)
+
+    def migrate(self) -> list[str]:
+        return self._try(self.store.migrate)
+
+    def verify(self) -> None:
+        self._try(self.store.verify)
+
+    def audit(self) -> list[str]:
+        return self._try(self.store.audit)
+
+    def schema_sql(self) -> str:
+        return self.store.schema_sql()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+        # An id that is there after an AMBIGUOUS answer counts as inserted now: by its id the task is the caller's.
+        # Inserting again is harmless (L4), and needed when the lost commit was not applied.
+        def resolve() -> set[TaskId]:
+            inserted = self.store.enqueue(tasks)
+            return inserted | set(self.store.lookup([task.id for task in tasks]))
+
+        return self._try(lambda: self.store.enqueue(tasks), resolve)
+
+    def claim(self, request: ClaimRequest) -> list[TaskRecord]:
+        return self._try(lambda: self.store.claim(request), lambda: self.store.leased(request.token))
+
+    def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
+        return self._try(lambda: self.store.extend(leases, ttl))
+
+    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+        def resolve() -> set[TaskId]:
+            applied = self.store.apply(changes)
+            fates = self.store.lookup([change_id(change) for change in changes])
+            return applied | {change_id(change) for change in changes if _took_effect(change, fates)}
+
+        return self._try(lambda: self.store.apply(changes), resolve)
+
+    def due(self, limit: int) -> list[TaskRecord]:
+        return self._try(lambda: self.store.due(limit))
+
+    def lookup(self, ids: Sequence[TaskId]) -> dict[TaskId, Fate]:
+        return self._try(lambda: self.store.lookup(ids))
+
+    def leased(self, token: str) -> list[TaskRecord]:
+        return self._try(lambda: self.store.leased(token))
+
+    def get(self, task_id: TaskId) -> TaskRecord | None:
+        return self._try(lambda: self.store.get(task_id))
+
+    def find(
+        self, route: Route, states: Collection[State], limit: int, after: OrderKey | None = None
+    ) -> list[TaskRecord]:
+        return self._try(lambda: self.store.find(route, states, limit, after))
+
+    def count(self, route: Route, states: Collection[State], cap: int) -> int:
+        return self._try(lambda: self.store.count(route, states, cap))
+
+    def slices(self) -> list[Slice]:
+        return self._try(self.store.slices)
+
+    def explain(self, route: Route, limit: int) -> Explanation:
+        return self._try(lambda: self.store.explain(route, limit))
+
+    def purge(self, before: int, limit: int) -> int:
+        return self._try(lambda: self.store.purge(before, limit))
+
+    def put_document(self, kind: str, key: str, body: str, revision: int | None = None) -> int:
+        def resolve() -> int:
+            found = self.store.get_document(kind, key)
+            if found is not None and found.body == body and found.revision == (revision or 0) + 1:
+                return found.revision
+            return self.store.put_document(kind, key, body, revision)
+
+        return self._try(lambda: self.store.put_document(kind, key, body, revision), resolve)
+
+    def get_document(self, kind: str, key: str) -> Document | None:
+        return self._try(lambda: self.store.get_document(kind, key))
+
+    def list_documents(self, kind: str) -> list[Document]:
+        return self._try(lambda: self.store.list_documents(kind))
+
+    def delete_document(self, kind: str, key: str) -> bool:
+        return self._try(lambda: self.store.delete_document(kind, key))
+
+
+def _took_effect(change: Change, fates: dict[TaskId, Fate]) -> bool:
+    """Whether a change, sent once without an answer, is seen in the fate of its task (L6)."""
+    fate = fates.get(change_id(change))
+    if fate is None:
+        return False
+    match change:
+        case Promote():
+            return fate.state is State.READY
+        case Cancel():
+            return fate.state is State.CANCELLED
+        case Revive():
+            return fate.state in LIVE
+        case Finish(lease, state):
+            return fate.token == lease.token and fate.state is state
+        case _:
+            # Requeue, GiveBack, Expire: the task keeps the lease's token until the next claim.
+            return fate.token == change.lease.token and fate.state is not State.RUNNING
