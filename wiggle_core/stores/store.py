@@ -188,6 +188,7 @@ class Store(Protocol):
 
         Forward only. Raises SchemaError for a newer or altered schema, or for a database that is not wiggle's.
         """
+        ...
 
     def verify(self) -> None:
         """Raise SchemaError, naming the command that helps, unless the schema is the one this version knows."""
@@ -212,6 +213,7 @@ class Store(Protocol):
 
         An id that is live, or in history, is left alone (L4); so is the second of two alike in one call.
         """
+        ...
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         """Lease the first READY tasks that match, in claim order over all routes (O1-O4)."""
@@ -222,6 +224,7 @@ class Store(Protocol):
 
         A lease that ran out is still held until it is taken back.
         """
+        ...
 
     def apply(self, changes: Sequence[Change]) -> set[TaskId]:
         """Apply guarded changes in one transaction, in id order (L7); the ids of those that took effect."""
@@ -232,6 +235,7 @@ class Store(Protocol):
 
         What one call returned is kept from other callers for some seconds, so that two sweepers get different ones.
         """
+        ...
 
     def lookup(self, ids: Sequence[TaskId]) -> dict[TaskId, Fate]:
         """The fate of each known id, live or in history (L6)."""
@@ -254,6 +258,7 @@ class Store(Protocol):
 
         The predicate is tested as the claim tests it. Payloads are included.
         """
+        ...
 
     def count(self, route: Route, states: Collection[State], cap: int) -> int:
         """How many tasks match, counted up to `cap`."""
