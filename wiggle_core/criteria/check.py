@@ -95,7 +95,8 @@ def _check_leaf(leaf: Leaf, path: str) -> Leaf:
         case Compare(_, operator, value):
             if kind is ValueType.BOOLEAN and operator in _ORDER:
                 raise CriteriaError("booleans have no order", path)
-            return replace(leaf, value=check_value(kind, value, at))
+            checked = check_value(kind, value, at)
+            return leaf if checked is value else replace(leaf, value=checked)
         case Between(_, low, high):
             if kind is ValueType.BOOLEAN:
                 raise CriteriaError("booleans have no order", path)
@@ -103,8 +104,8 @@ def _check_leaf(leaf: Leaf, path: str) -> Leaf:
         case In(_, values):
             if len(values) > MAX_VALUES:
                 raise CriteriaError(f"more than {MAX_VALUES} values in a list", at)
-            checked = tuple(check_value(kind, value, f"{at}/{index}") for index, value in enumerate(values))
-            return replace(leaf, values=checked)
+            members = tuple(check_value(kind, value, f"{at}/{index}") for index, value in enumerate(values))
+            return replace(leaf, values=members)
         case Like(_, pattern, escape):
             if kind is not ValueType.STRING:
                 raise CriteriaError(f"like is for text, not for {kind}", path)
@@ -136,7 +137,7 @@ def check_attribute_name(name: object, path: str = "") -> str:
     """The attribute's name (A1). Raises CriteriaError."""
     if not isinstance(name, str) or ATTRIBUTE_NAME.fullmatch(name) is None:
         raise CriteriaError(
-            f"{_short(name)} is no attribute name: a lower-case letter, then up to 62 of a-z, 0-9 and _", path
+            f"{short(name)} is no attribute name: a lower-case letter, then up to 62 of a-z, 0-9 and _", path
         )
     return name
 
@@ -231,10 +232,10 @@ def _check_pattern(pattern: object, escape: object, path: str) -> None:
 
 
 def _wrong_type(kind: ValueType, value: object, path: str) -> CriteriaError:
-    return CriteriaError(f"a {kind} literal is expected, not {_short(value)}", path)
+    return CriteriaError(f"a {kind} literal is expected, not {short(value)}", path)
 
 
-def _short(value: Any) -> str:  # Any: whatever the caller passed
+def short(value: Any) -> str:  # Any: whatever the caller passed
     """The value's own text where that is short, else its type: an error must not repeat a megabyte."""
     if value is None:
         return "null"
