@@ -231,37 +231,53 @@ def push_down(predicate: Predicate) -> Predicate:
 def normalize(predicate: Predicate) -> Predicate:
     """The normal form of a checked predicate: negation at the leaves, nests flattened, arguments sorted and unique,
     constants absorbed, one-value lists and wildcard-free patterns turned into equality. Same meaning (C2)."""
-    return _simplify(push_down(predicate))
+    return _simplify(push_down(predicate))[0]
 
 
-def _simplify(predicate: Predicate) -> Predicate:
+def fingerprint(predicate: Predicate) -> str:
+    """SHA-256 of the normal form, in hexadecimal: equal for predicates that differ in spelling only."""
+    return normalize_and_fingerprint(predicate)[1]
+
+
+def normalize_and_fingerprint(predicate: Predicate) -> tuple[Predicate, str]:
+    """Both at the price of one: sorting already spells every argument."""
+    normal, spelling = _simplify(push_down(predicate))
+    return normal, sha256(spelling.encode("ascii")).hexdigest()
+
+
+def _simplify(predicate: Predicate) -> tuple[Predicate, str]:
+    """The normal form and its canonical spelling."""
     match predicate:
         case And(arguments):
             return _join(And, arguments)
         case Or(arguments):
             return _join(Or, arguments)
         case In():
-            return _simplify_in(predicate)
+            simple = _simplify_in(predicate)
         case Like():
-            return _simplify_like(predicate)
+            simple = _simplify_like(predicate)
         case _:
-            return predicate
+            simple = predicate
+    return simple, canonical(simple)
 
 
-def _join(kind: type[And] | type[Or], arguments: tuple[Predicate, ...]) -> Predicate:
+def _join(kind: type[And] | type[Or], arguments: tuple[Predicate, ...]) -> tuple[Predicate, str]:
     neutral, absorbing = (TRUE, FALSE) if kind is And else (FALSE, TRUE)
     unique: dict[str, Predicate] = {}
-    for argument in map(_simplify, arguments):
+    for argument, spelling in map(_simplify, arguments):
         if argument == absorbing:
-            return absorbing
-        parts = argument.arguments if isinstance(argument, (And, Or)) and isinstance(argument, kind) else (argument,)
-        for part in parts:
-            unique[canonical(part)] = part
+            return absorbing, spelling
+        if isinstance(argument, (And, Or)) and isinstance(argument, kind):
+            unique.update((canonical(part), part) for part in argument.arguments)
+        else:
+            unique[spelling] = argument
     if not unique:
-        return neutral
+        return neutral, canonical(neutral)
     if len(unique) == 1:
-        return next(iter(unique.values()))
-    return kind(tuple(unique[key] for key in sorted(unique)))
+        [(spelling, only)] = unique.items()
+        return only, spelling
+    spellings = sorted(unique)
+    return kind(tuple(map(unique.__getitem__, spellings))), _canonical_join(kind, spellings)
 
 
 def _simplify_in(leaf: In) -> Predicate:
@@ -315,11 +331,6 @@ def pattern_parts(pattern: str, escape: str | None) -> list[str | Wildcard]:
     return parts
 
 
-def fingerprint(predicate: Predicate) -> str:
-    """SHA-256 of the normal form, in hexadecimal: equal for predicates that differ in spelling only."""
-    return sha256(canonical(normalize(predicate)).encode("ascii")).hexdigest()
-
-
 def canonical(predicate: Predicate) -> str:
     """One unambiguous ASCII spelling of a normal form; `ascii` escapes alike under every Unicode version."""
     match predicate:
@@ -335,14 +346,18 @@ def canonical(predicate: Predicate) -> str:
         case IsNull(reference, negated):
             body = f"null({_canonical_reference(reference)})"
         case And(arguments):
-            return f"and({','.join(map(canonical, arguments))})"
+            return _canonical_join(And, map(canonical, arguments))
         case Or(arguments):
-            return f"or({','.join(map(canonical, arguments))})"
+            return _canonical_join(Or, map(canonical, arguments))
         case Not():
             raise ValueError("negation has no canonical form: normalize first")
         case _:
             assert_never(predicate)
     return f"!{body}" if negated else body
+
+
+def _canonical_join(kind: type[And] | type[Or], spellings: Iterable[str]) -> str:
+    return f"{'and' if kind is And else 'or'}({','.join(spellings)})"
 
 
 def _canonical_reference(reference: Reference) -> str:
