@@ -75,7 +75,7 @@ LIMITS: list[Value] = [
 ]
 """Every limit of C7 and its neighbours."""
 
-texts = st.text(st.characters(min_codepoint=1, exclude_categories=("Cs",)), max_size=255)
+texts = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), max_size=255)
 longs = st.integers(MIN_LONG, MAX_LONG)
 instants = st.datetimes(timezones=st.just(timezone.utc))
 

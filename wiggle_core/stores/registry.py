@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from importlib import metadata
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -20,6 +21,7 @@ from wiggle_core.tasks.task import Clock
 GROUP = "wiggle.stores"
 URL_VARIABLE = "WIGGLE_DATABASE_URL"
 DEFAULT_URL = "sqlite:///wiggle.db"
+_PLUGIN_NAMES = ("DRIVER", "EXTRA", "LIVE_TESTED", "open_store", "open_scratch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class PluginInfo:
 
 def store_url(explicit: str | None = None) -> str:
     """The URL given, else `WIGGLE_DATABASE_URL`, else the content of the file that `WIGGLE_DATABASE_URL_FILE` names,
-    else `sqlite:///wiggle.db`. Raises InvalidStoreUrl when that file cannot be read."""
+    else `sqlite:///wiggle.db`. Raises InvalidStoreUrl when that file cannot be read or is empty."""
     if explicit:
         return explicit
     if os.environ.get(URL_VARIABLE):
@@ -45,9 +47,12 @@ def store_url(explicit: str | None = None) -> str:
     if not file:
         return DEFAULT_URL
     try:
-        return Path(file).read_text(encoding="utf-8").strip()
+        url = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidStoreUrl(f"{URL_VARIABLE}_FILE names {file!r}, which cannot be read: {error}") from error
+    if not url:
+        raise InvalidStoreUrl(f"{URL_VARIABLE}_FILE names {file!r}, which is empty")
+    return url
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -95,13 +100,21 @@ def _plugin(url: URL) -> tuple[StorePlugin, str]:
     entries = _entries()
     if scheme not in entries:
         near = get_close_matches(scheme, entries, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UnknownScheme(scheme, f"no store for {scheme!r}{hint} Installed: {', '.join(sorted(entries))}.")
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UnknownScheme(scheme, f"no store for {scheme[:40]!r}{hint}; installed: {', '.join(sorted(entries))}")
+    return _load(entries[scheme]), scheme
+
+
+def _load(entry: EntryPoint) -> StorePlugin:
     try:
-        return cast("StorePlugin", entries[scheme].load()), scheme
-    except ImportError as error:
-        message = f"the store {scheme!r} cannot be loaded: {error}. Reinstall the package that brings it."
-        raise StoreNotInstalled(scheme, message) from error
+        plugin = entry.load()
+    except Exception as error:  # a plug-in is foreign code, whose import may fail in any way
+        message = f"the store {entry.name!r} cannot be loaded: {error!r}; reinstall the package that brings it"
+        raise StoreNotInstalled(entry.name, message) from error
+    missing = [name for name in _PLUGIN_NAMES if not hasattr(plugin, name)]
+    if missing:
+        raise StoreNotInstalled(entry.name, f"the store {entry.name!r} cannot be loaded: it has no {missing[0]}")
+    return cast("StorePlugin", plugin)
 
 
 def _driver_missing(plugin: StorePlugin, scheme: str) -> StoreNotInstalled:
@@ -111,14 +124,20 @@ def _driver_missing(plugin: StorePlugin, scheme: str) -> StoreNotInstalled:
 
 
 def _entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
 
 
 def _describe(entry: EntryPoint) -> PluginInfo:
     package, version = (entry.dist.name, entry.dist.version) if entry.dist else ("", "")
     try:
-        plugin = cast("StorePlugin", entry.load())
-    except ImportError:
+        plugin = _load(entry)
+    except StoreNotInstalled:
         return PluginInfo(entry.name, package, version, "", False, "")
-    installed = not plugin.DRIVER or find_spec(plugin.DRIVER) is not None
-    return PluginInfo(entry.name, package, version, plugin.DRIVER, installed, plugin.LIVE_TESTED)
+    return PluginInfo(entry.name, package, version, plugin.DRIVER, _is_installed(plugin.DRIVER), plugin.LIVE_TESTED)
+
+
+def _is_installed(driver: str) -> bool:
+    try:
+        return not driver or find_spec(driver) is not None
+    except ImportError:  # the package around a dotted name is missing, or is no package
+        return False

@@ -24,6 +24,7 @@ from wiggle_core.errors import CriteriaError, DeclarationError, TaskRejected
 MAX_ATTRIBUTES = 16
 _INDEX = re.compile(r"0|[1-9][0-9]*")
 _LONGEST_LONG = 20
+_SHOWN = 63
 _ABSENT = object()
 
 
@@ -41,7 +42,7 @@ class Attribute:
             self.type = type if isinstance(type, ValueType) else value_type(type)
             self.path = check_text(path)
         except CriteriaError as error:
-            raise DeclarationError(f"attribute {name!r}: {error}", str(name)) from None
+            raise DeclarationError(f"attribute {str(name)[:_SHOWN]!r}: {error}", str(name)) from None
         if not all(path.split(".")):
             raise DeclarationError(f"attribute {name!r}: the path {path!r} has an empty segment", name)
 
@@ -157,6 +158,8 @@ def _fit_string(value: object) -> str | None:
 
 def _fit_long(value: object) -> int | None:
     if isinstance(value, Decimal):
+        if not value:
+            return 0  # before the exponent is looked at: 0e99 is zero too
         if not value.is_finite() or value.adjusted() > _LONGEST_LONG or value != int(value):
             return None
         value = int(value)
