@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from wiggle_core.criteria.check import check, check_text
+from wiggle_core.criteria.check import MAX_JSON_BYTES, check, check_text
 from wiggle_core.criteria.fields import Field, OrderedField, TextField
 from wiggle_core.criteria.tree import (
     FALSE,
@@ -22,9 +22,9 @@ from wiggle_core.criteria.tree import (
     Not,
     Or,
     Predicate,
-    fingerprint,
-    normalize,
+    normalize_and_fingerprint,
 )
+from wiggle_core.criteria.written import written_size
 from wiggle_core.errors import CriteriaError
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class CriteriaBuilder:
     def is_null(self, field: Field[T]) -> IsNull:
         return field.is_null()
 
-    def is_not_null(self, field: Field[T]) -> IsNull:
+    def is_not_null(self, field: Field[T]) -> Not:
         return field.is_not_null()
 
     def and_(self, *predicates: Predicate) -> And:
@@ -93,8 +93,8 @@ cb = CriteriaBuilder()
 class QueueCriteria:
     """Which tasks a worker takes: those of one queue that match a predicate, or all of it without one.
 
-    `predicate` is kept as written. Raises CriteriaError, with a JSON pointer into the wire form, for anything that
-    section 3 of the contract refuses (C6, C7).
+    `predicate` is kept as written, its literals in one form. Raises CriteriaError, with a JSON pointer into the wire
+    form, for anything that section 3 of the contract refuses (C6, C7).
     """
 
     queue: str
@@ -103,7 +103,8 @@ class QueueCriteria:
     def __post_init__(self) -> None:
         check_queue(self.queue)
         if self.predicate is not None:
-            object.__setattr__(self, "predicate", check(self.predicate, "/where"))
+            room = MAX_JSON_BYTES - written_size({"queue": self.queue, "where": None}) + len("null")
+            object.__setattr__(self, "predicate", check(self.predicate, "/where", room))
 
     @classmethod
     def from_(cls, queue: str) -> QueueCriteria:
@@ -112,18 +113,22 @@ class QueueCriteria:
 
     def where(self, condition: Predicate | Callable[[CriteriaBuilder], Predicate]) -> QueueCriteria:
         """These criteria, narrowed by a predicate or by what a function of `cb` returns."""
-        added = condition(cb) if callable(condition) else condition
+        added = check(condition(cb) if callable(condition) else condition, "/where")
         return QueueCriteria(self.queue, added if self.predicate is None else self.predicate & added)
 
-    @cached_property
+    @property
     def normal(self) -> Predicate:
         """The normal form of the predicate; TRUE without one."""
-        return TRUE if self.predicate is None else normalize(self.predicate)
+        return self._normal_and_fingerprint[0]
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of the normal form, hexadecimal; the queue is not part of it."""
-        return fingerprint(self.normal)
+        return self._normal_and_fingerprint[1]
+
+    @cached_property
+    def _normal_and_fingerprint(self) -> tuple[Predicate, str]:
+        return normalize_and_fingerprint(TRUE if self.predicate is None else self.predicate)
 
 
 def check_queue(queue: object) -> str:

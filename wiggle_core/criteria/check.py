@@ -34,6 +34,7 @@ from wiggle_core.criteria.tree import (
     canonical_decimal,
     pattern_parts,
 )
+from wiggle_core.criteria.written import predicate_to_object, written_size
 from wiggle_core.errors import CriteriaError
 
 MAX_NODES = 100
@@ -46,18 +47,25 @@ MAX_DIGITS = 38
 MAX_PLACES = 38
 MAX_JSON_BYTES = 64 * 1024
 MIN_LONG, MAX_LONG = -(2**63), 2**63 - 1
+_CERTAINLY_SMALL = 32
+"""So many nodes and literals cannot be written as 64 KiB: each takes at most 256 x 6 bytes of text and 200 more."""
 
 ATTRIBUTE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _ORDER = frozenset({Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL})
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def check(predicate: Predicate, path: str = "") -> Predicate:
-    """The predicate as written with its literals in one form.
+def check(predicate: Predicate, path: str = "", room: int = MAX_JSON_BYTES) -> Predicate:
+    """The predicate as written with its literals in one form; a leaf marked negated becomes `Not` of the leaf.
 
-    Raises CriteriaError with the JSON pointer, below `path`, of the first offender (C6, C7).
+    `room` is how many bytes of JSON it may take: what no reader accepts must not be built. Raises CriteriaError with
+    the JSON pointer, below `path`, of the first offender (C6, C7).
     """
-    return _Walk().visit(predicate, path, 1)
+    walk = _Walk()
+    checked = walk.visit(predicate, path, 1)
+    if walk.nodes + walk.literals > _CERTAINLY_SMALL and written_size(predicate_to_object(checked)) > room:
+        raise CriteriaError(f"more than {MAX_JSON_BYTES // 1024} KiB of JSON", path)
+    return checked
 
 
 @dataclass(slots=True)
@@ -65,6 +73,7 @@ class _Walk:
     """One pass from the top: counting on the way down keeps a nest of any depth from being followed."""
 
     nodes: int = 0
+    literals: int = 0
 
     def visit(self, predicate: Predicate, path: str, depth: int) -> Predicate:
         self.nodes += 1
@@ -80,41 +89,60 @@ class _Walk:
             case Not(argument):
                 return Not(self.visit(argument, f"{path}/args/0", depth + 1))
             case Compare() | Between() | In() | Like() | IsNull():
-                return _check_leaf(predicate, path)
+                if predicate.negated:  # counted and kept as its JSON form has it: not of the leaf
+                    return Not(self.visit(replace(predicate, negated=False), f"{path}/args/0", depth + 1))
+                return self._leaf(predicate, path)
             case _:
                 raise CriteriaError(f"a predicate is expected, not {type(predicate).__name__}", path)
 
     def _all(self, arguments: Sequence[Predicate], path: str, depth: int) -> tuple[Predicate, ...]:
+        if not isinstance(arguments, (tuple, list)):
+            raise CriteriaError("a list of predicates is expected", f"{path}/args")
         return tuple(self.visit(each, f"{path}/args/{index}", depth + 1) for index, each in enumerate(arguments))
 
+    def _leaf(self, leaf: Leaf, path: str) -> Leaf:
+        kind = check_reference(leaf.reference, f"{path}/args/0")
+        at = f"{path}/args/1"
+        match leaf:
+            case Compare(reference, operator, value):
+                self.literals += 1
+                return Compare(reference, _check_operator(operator, kind, path), check_value(kind, value, at))
+            case Between(reference, low, high):
+                self.literals += 2
+                if kind is ValueType.BOOLEAN:
+                    raise CriteriaError("booleans have no order", path)
+                return Between(reference, check_value(kind, low, at), check_value(kind, high, f"{path}/args/2"))
+            case In(reference, values):
+                checked = _check_list(kind, values, at)
+                self.literals += len(checked)
+                return In(reference, checked)
+            case Like(reference, pattern, escape):
+                self.literals += 1
+                if kind is not ValueType.STRING:
+                    raise CriteriaError(f"like is for text, not for {kind}", path)
+                return Like(reference, *_check_pattern(pattern, escape, path))
+            case IsNull():
+                return leaf
+            case _:
+                assert_never(leaf)
 
-def _check_leaf(leaf: Leaf, path: str) -> Leaf:
-    kind = check_reference(leaf.reference, f"{path}/args/0")
-    at = f"{path}/args/1"
-    match leaf:
-        case Compare(_, operator, value):
-            if kind is ValueType.BOOLEAN and operator in _ORDER:
-                raise CriteriaError("booleans have no order", path)
-            checked = check_value(kind, value, at)
-            return leaf if checked is value else replace(leaf, value=checked)
-        case Between(_, low, high):
-            if kind is ValueType.BOOLEAN:
-                raise CriteriaError("booleans have no order", path)
-            return replace(leaf, low=check_value(kind, low, at), high=check_value(kind, high, f"{path}/args/2"))
-        case In(_, values):
-            if len(values) > MAX_VALUES:
-                raise CriteriaError(f"more than {MAX_VALUES} values in a list", at)
-            members = tuple(check_value(kind, value, f"{at}/{index}") for index, value in enumerate(values))
-            return replace(leaf, values=members)
-        case Like(_, pattern, escape):
-            if kind is not ValueType.STRING:
-                raise CriteriaError(f"like is for text, not for {kind}", path)
-            _check_pattern(pattern, escape, path)
-            return leaf
-        case IsNull():
-            return leaf
-        case _:
-            assert_never(leaf)
+
+def _check_operator(operator: object, kind: ValueType, path: str) -> Operator:
+    try:
+        known = Operator(str(operator))
+    except ValueError:
+        raise CriteriaError(f"no operator {short(operator)}; there are {', '.join(Operator)}", f"{path}/op") from None
+    if kind is ValueType.BOOLEAN and known in _ORDER:
+        raise CriteriaError("booleans have no order", path)
+    return known
+
+
+def _check_list(kind: ValueType, values: object, path: str) -> tuple[Value, ...]:
+    if not isinstance(values, (tuple, list)):
+        raise CriteriaError("a list of literals is expected", path)
+    if len(values) > MAX_VALUES:
+        raise CriteriaError(f"more than {MAX_VALUES} values in a list", path)
+    return tuple(check_value(kind, value, f"{path}/{index}") for index, value in enumerate(values))
 
 
 def check_reference(reference: Reference, path: str) -> ValueType:
@@ -122,12 +150,14 @@ def check_reference(reference: Reference, path: str) -> ValueType:
     match reference:
         case FieldReference(name):
             if not isinstance(name, str) or name not in FIELDS:
-                raise CriteriaError(f"no task field {name!r}; there are {', '.join(FIELDS)}", path)
+                raise CriteriaError(f"no task field {short(name)}; there are {', '.join(FIELDS)}", f"{path}/field")
             return FIELDS[name]
         case AttributeReference(name, kind):
-            check_attribute_name(name, path)
+            check_attribute_name(name, f"{path}/attr")
             if not isinstance(kind, ValueType):
-                raise CriteriaError(f"no attribute type {kind!r}; there are {', '.join(ValueType)}", path)
+                raise CriteriaError(
+                    f"no attribute type {short(kind)}; there are {', '.join(ValueType)}", f"{path}/type"
+                )
             return kind
         case _:
             raise CriteriaError("a field or attribute is expected", path)
@@ -218,17 +248,19 @@ def _check_instant(value: object, path: str) -> datetime:
     return datetime.combine(moved.date(), moved.time(), timezone.utc)
 
 
-def _check_pattern(pattern: object, escape: object, path: str) -> None:
+def _check_pattern(pattern: object, escape: object, path: str) -> tuple[str, str | None]:
     at = f"{path}/args/1"
     checked = check_text(pattern, at, MAX_PATTERN)
-    if escape is not None and (not isinstance(escape, str) or len(check_text(escape, f"{path}/escape")) != 1):
+    sign = None if escape is None else check_text(escape, f"{path}/escape")
+    if sign is not None and len(sign) != 1:
         raise CriteriaError("an escape is one character", f"{path}/escape")
     if sum(map(checked.count, "%_")) > MAX_WILDCARDS:
         raise CriteriaError(f"more than {MAX_WILDCARDS} wildcards", at)
     try:
-        pattern_parts(checked, escape)
+        pattern_parts(checked, sign)
     except ValueError as error:
         raise CriteriaError(str(error), at) from None
+    return checked, sign
 
 
 def _wrong_type(kind: ValueType, value: object, path: str) -> CriteriaError:

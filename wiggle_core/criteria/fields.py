@@ -19,6 +19,7 @@ from wiggle_core.criteria.tree import (
     In,
     IsNull,
     Like,
+    Not,
     Operator,
     Reference,
     ValueType,
@@ -71,9 +72,9 @@ class Field(Generic[T]):
         """True when the reference is absent."""
         return IsNull(self.reference)
 
-    def is_not_null(self) -> IsNull:
-        """True when the reference is present."""
-        return IsNull(self.reference, negated=True)
+    def is_not_null(self) -> Not:
+        """True when the reference is present. Two nodes, as in the JSON form."""
+        return Not(IsNull(self.reference))
 
 
 class OrderedField(Field[T]):

@@ -61,7 +61,9 @@ __all__ = [
 
 _LONG = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_ARITIES = {**dict.fromkeys(Operator, 2), "between": 3, "in": 2, "like": 2, "isNull": 1, "not": 1}
+_ARITIES: dict[str, int] = {operator.value: 2 for operator in Operator}
+_ARITIES.update({"between": 3, "in": 2, "like": 2, "isNull": 1, "not": 1})
+_OPERATORS = (*_ARITIES, "and", "or")
 
 
 def criteria_from_json(text: str | bytes) -> QueueCriteria:
@@ -190,8 +192,8 @@ def _leaf(operator: str, arguments: list[object], members: dict[str, object], pa
 
 
 def _operator(operator: object, path: str) -> str:
-    if not isinstance(operator, str) or operator not in (*_ARITIES, "and", "or"):
-        raise CriteriaError(f"no operator {short(operator)}; there are {', '.join(_ARITIES)}, and, or", path)
+    if not isinstance(operator, str) or operator not in _OPERATORS:
+        raise CriteriaError(f"no operator {short(operator)}; there are {', '.join(_OPERATORS)}", path)
     return operator
 
 

@@ -1,12 +1,13 @@
-"""How values and predicates are written on the wire, as plain JSON objects (section 4 of the contract).
+"""How predicates are written, as JSON objects and as text (section 4 of the contract).
 
-Apart from `wire`, which reads them, because `check` measures what would be written: criteria that no reader accepts
-must not be built.
+Apart from `wire` and `text`, which read them, because `check` measures what would be written: criteria that no reader
+accepts must not be built.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
@@ -30,6 +31,7 @@ from wiggle_core.criteria.tree import (
     canonical_decimal,
 )
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 MAX_SAFE_INTEGER = 2**53 - 1
 """Beyond it a reader that keeps numbers as doubles would round, so whole numbers are written as text."""
 
@@ -94,4 +96,104 @@ def value_to_wire(value: Value, kind: ValueType | None = None) -> object:
 
 def to_json(written: object) -> str:
     """Compact JSON text, characters as they are."""
-    return json.dumps(written, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(written)
+
+
+def written_size(written: object) -> int:
+    """The bytes of its JSON text."""
+    return len(to_json(written).encode())
+
+
+def format_text(predicate: Predicate) -> str:
+    """The predicate in its text form; `parse_text` gives an equal tree back for every checked predicate."""
+    match predicate:
+        case And(arguments):
+            return _format_list("AND", "TRUE", arguments)
+        case Or(arguments):
+            return _format_list("OR", "FALSE", arguments)
+        case Not(In() | Like() | Between() | IsNull() as worded) if not worded.negated:
+            return _format_leaf(worded, "NOT ")
+        case Not(argument):
+            return f"NOT {_format_operand(argument)}"
+        case _:
+            leaf = _format_leaf(predicate, "")
+            return f"NOT {leaf}" if predicate.negated else leaf
+
+
+def _format_list(word: str, empty: str, arguments: Sequence[Predicate]) -> str:
+    if not arguments:
+        return empty
+    if len(arguments) == 1:
+        return f"{word} ({format_text(arguments[0])})"
+    return f" {word} ".join(map(_format_operand, arguments))
+
+
+def _format_operand(predicate: Predicate) -> str:
+    """In brackets when it is a list itself: a chain without them would be read as one list."""
+    text = format_text(predicate)
+    return f"({text})" if isinstance(predicate, (And, Or)) and predicate.arguments else text
+
+
+def _format_leaf(leaf: Leaf, negation: str) -> str:
+    match leaf:
+        case Compare(reference, operator, value):
+            return f"{_format_reference(reference, [value])} {operator.value} {_format_value(value)}"
+        case Between(reference, low, high):
+            ends = f"{_format_value(low)} AND {_format_value(high)}"
+            return f"{_format_reference(reference, [low, high])} {negation}BETWEEN {ends}"
+        case In(reference, values):
+            members = ", ".join(map(_format_value, values))
+            return f"{_format_reference(reference, values)} {negation}IN ({members})"
+        case Like(reference, pattern, escape):
+            ending = "" if escape is None else f" ESCAPE {_quote(escape)}"
+            return f"{_format_reference(reference, [pattern])} {negation}LIKE {_quote(pattern)}{ending}"
+        case IsNull(reference):
+            return f"{_format_reference(reference, [])} IS {negation}NULL"
+        case _:
+            assert_never(leaf)
+
+
+def _format_reference(reference: Reference, values: Sequence[Value]) -> str:
+    """The type is written where the literals, as they are written, would not tell it."""
+    if isinstance(reference, FieldReference):
+        return reference.name
+    told = told_type([_literal_type(_format_value(value), value) for value in values])
+    return f"attr.{reference.name}" if told is reference.type else f"attr.{reference.name}:{reference.type.value}"
+
+
+def _literal_type(written: str, value: Value) -> ValueType:
+    match value:
+        case str():
+            return ValueType.STRING
+        case bool():
+            return ValueType.BOOLEAN
+        case int() | Decimal():
+            return ValueType.DECIMAL if set(written) & set(".eE") else ValueType.LONG
+        case _:
+            return ValueType.INSTANT
+
+
+def told_type(types: Sequence[ValueType]) -> ValueType | None:
+    """The type that literals tell of their attribute: one for all, or DECIMAL for numbers of both kinds."""
+    told = set(types)
+    if told == {ValueType.LONG, ValueType.DECIMAL}:
+        return ValueType.DECIMAL
+    return told.pop() if len(told) == 1 else None
+
+
+def _format_value(value: Value) -> str:
+    match value:
+        case str():
+            return _quote(value)
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return str(value)
+        case Decimal():
+            return canonical_decimal(value)
+        case _:
+            return f"TIMESTAMP '{format_instant(value)}'"
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
