@@ -1,0 +1,75 @@
+"""wiggle: criteria-query routing of heterogeneous work, on your own database. The names to import from."""
+
+from __future__ import annotations
+
+from wiggle_core.criteria.builder import QueueCriteria, cb
+from wiggle_core.criteria.evaluate import compile_predicate, matches
+from wiggle_core.criteria.fields import Task
+from wiggle_core.criteria.tree import ValueType
+from wiggle_core.engine.asynchronous import AsyncEngine
+from wiggle_core.engine.engine import Engine, Enqueued, open_engine
+from wiggle_core.errors import (
+    AmbiguousStoreError,
+    CriteriaError,
+    DeclarationError,
+    InvalidSetting,
+    InvalidStoreUrl,
+    LeaseLost,
+    PermanentError,
+    PermanentStoreError,
+    RevisionConflict,
+    SchemaError,
+    StoreError,
+    StoreNotInstalled,
+    TaskRejected,
+    TransientStoreError,
+    UnknownScheme,
+    WiggleError,
+    WorkerRejected,
+)
+from wiggle_core.tasks.attributes import Attribute
+from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
+from wiggle_core.tasks.retry import RetryPolicy
+from wiggle_core.tasks.submission import NewTask
+from wiggle_core.tasks.task import Lease, State, TaskRecord
+
+__all__ = [
+    "AmbiguousStoreError",
+    "AsyncEngine",
+    "Attribute",
+    "CriteriaError",
+    "DeclarationError",
+    "Done",
+    "Engine",
+    "Enqueued",
+    "Fail",
+    "InvalidSetting",
+    "InvalidStoreUrl",
+    "Lease",
+    "LeaseLost",
+    "NewTask",
+    "Outcome",
+    "PermanentError",
+    "PermanentStoreError",
+    "QueueCriteria",
+    "Release",
+    "Retry",
+    "RetryPolicy",
+    "RevisionConflict",
+    "SchemaError",
+    "State",
+    "StoreError",
+    "StoreNotInstalled",
+    "Task",
+    "TaskRecord",
+    "TaskRejected",
+    "TransientStoreError",
+    "UnknownScheme",
+    "ValueType",
+    "WiggleError",
+    "WorkerRejected",
+    "cb",
+    "compile_predicate",
+    "matches",
+    "open_engine",
+]

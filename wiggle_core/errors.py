@@ -10,6 +10,7 @@
     ├── UnknownScheme               no store serves the URL's scheme
     ├── StoreNotInstalled           the store's driver is missing
     ├── InvalidStoreUrl             the store cannot be reached by such a URL
+    ├── InvalidSetting              an environment variable has a value that cannot be used
     ├── PermanentError              raised by a handler: fail the task at once, do not retry
     └── StoreError                  the database answered with an error; `reference` finds the cause in the log
         ├── TransientStoreError     nothing was applied; replayed
@@ -93,6 +94,14 @@ class StoreNotInstalled(WiggleError):
 
 class InvalidStoreUrl(WiggleError):
     """The URL cannot be read, or names something the store cannot open. Never contains a password."""
+
+
+class InvalidSetting(WiggleError):
+    """An environment variable has a value that cannot be used. `variable` is its name."""
+
+    def __init__(self, variable: str, message: str) -> None:
+        super().__init__(f"{variable}: {message}")
+        self.variable = variable
 
 
 class PermanentError(WiggleError):

@@ -1,0 +1,105 @@
+"""Time passing: scheduled tasks become READY, expired leases are taken back, old history is forgotten.
+
+Any number of nodes sweep at once. Every change is guarded, so two that sweep the same task do it once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event, Thread
+from time import monotonic
+
+from wiggle_core.engine.placement import Move, Placement, Placing
+from wiggle_core.errors import StoreError
+from wiggle_core.stores.store import Expire, Promote, Store, change_id
+from wiggle_core.tasks.task import MIN_HISTORY_MICROS, State, TaskRecord
+
+_log = logging.getLogger("wiggle.engine")
+
+DEFAULT_LIMIT = 1_000
+PURGE_SECONDS = 10.0
+"""How often a sweeper thread forgets old history: each time is a write transaction, also when nothing is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one sweep did. `retried` and `failed` are expired leases, with attempts left and without."""
+
+    promoted: int = 0
+    retried: int = 0
+    failed: int = 0
+    purged: int = 0
+
+    @property
+    def moved(self) -> int:
+        """How many tasks changed their state."""
+        return self.promoted + self.retried + self.failed
+
+
+def move_due(store: Store, placement: Placement, limit: int = DEFAULT_LIMIT) -> Swept:
+    """Promote at most `limit` tasks that are due, or take them back by their retry policy (L3)."""
+    late = store.due(limit)
+    if not late:
+        return Swept()
+    placing = placement.placing()
+    moves = [_move(task, placing) for task in late]
+    applied = placement.apply(moves)
+    done = [move.change for move in moves if change_id(move.change) in applied]
+    promoted = sum(isinstance(change, Promote) for change in done)
+    failed = sum(isinstance(change, Expire) and change.delay is None for change in done)
+    return Swept(promoted, len(done) - promoted - failed, failed)
+
+
+def _move(task: TaskRecord, placing: Placing) -> Move:
+    if task.state is State.SCHEDULED:
+        return placing.promote(task)
+    return placing.expire(task, task.retry.delay(task.attempt) if task.retry.allows_another(task.attempt) else None)
+
+
+def purge(store: Store, retention: int, limit: int = DEFAULT_LIMIT) -> int:
+    """Forget at most `limit` tasks settled more than `retention` microseconds ago, ten minutes at least (L4, L5)."""
+    return store.purge(store.now() - max(retention, MIN_HISTORY_MICROS), limit)
+
+
+class Sweeper:
+    """A thread that sweeps every `interval` seconds, give or take a fifth so that nodes do not march in step."""
+
+    def __init__(self, sweep: Callable[[], Swept], tidy: Callable[[], None], interval: float) -> None:
+        self._sweep = sweep
+        self._tidy = tidy
+        self._interval = interval
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="wiggle-sweeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sweep."""
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End after the sweep that is under way, or return after `timeout` seconds."""
+        self._stopping.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        tidy_at = monotonic()
+        while not self._stopping.wait(self._interval * random.uniform(0.8, 1.2)):
+            self._guarded(self._sweep_all)
+            if monotonic() >= tidy_at:
+                self._guarded(self._tidy)
+                tidy_at = monotonic() + PURGE_SECONDS
+
+    def _sweep_all(self) -> None:
+        # A pass that moved tasks may have met its limit: tasks that are due together must not wait for each other.
+        while self._sweep().moved and not self._stopping.is_set():
+            pass
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except StoreError as error:
+            _log.warning("sweeping failed, and is tried again: %s", error)
+        except Exception:
+            _log.exception("sweeping failed, and is tried again")

@@ -1,0 +1,89 @@
+"""The workers of a store: each registers what it takes as a document, which it refreshes with its heartbeat."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from wiggle_core.criteria.builder import QueueCriteria
+from wiggle_core.criteria.wire import criteria_from_object, criteria_to_object
+from wiggle_core.stores.store import Document, Store
+
+KIND = "worker"
+MISSED_HEARTBEATS = 3
+"""A worker whose last heartbeat is older than this many is not live."""
+FORGOTTEN_HEARTBEATS = 360
+"""A worker that died without a word is forgotten after this many: an hour of the default ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a worker tells of itself. `steps` holds `*` when it handles all; `heartbeat` and `started_at` are in
+    microseconds, the second of the store's clock."""
+
+    id: str
+    host: str
+    pid: int
+    criteria: tuple[QueueCriteria, ...]
+    steps: tuple[str, ...]
+    heartbeat: int
+    started_at: int
+
+    def dump(self) -> str:
+        """The JSON text of the document."""
+        body = {
+            "id": self.id,
+            "host": self.host,
+            "pid": self.pid,
+            "criteria": [criteria_to_object(each) for each in self.criteria],
+            "steps": self.steps,
+            "heartbeat": self.heartbeat,
+            "started_at": self.started_at,
+        }
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def load(cls, text: str) -> Registration:
+        """The registration that `dump` wrote."""
+        body = json.loads(text)
+        criteria = tuple(criteria_from_object(each) for each in body["criteria"])
+        steps, heartbeat, started_at = tuple(body["steps"]), body["heartbeat"], body["started_at"]
+        return cls(body["id"], body["host"], body["pid"], criteria, steps, heartbeat, started_at)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A registered worker. `heartbeat_at` is when it was last heard of, in the store's epoch microseconds."""
+
+    registration: Registration
+    heartbeat_at: int
+    is_live: bool
+
+    @property
+    def id(self) -> str:
+        return self.registration.id
+
+
+def list_workers(store: Store) -> list[WorkerInfo]:
+    """All registered workers by id, those that went silent included."""
+    now = store.now()
+    found = [_describe(document, now) for document in store.list_documents(KIND)]
+    return sorted(found, key=lambda each: (each.id, each.registration.started_at))
+
+
+def forget_silent(store: Store) -> int:
+    """Delete the registrations of workers that have long been silent; how many were."""
+    now = store.now()
+    silent = [each for each in store.list_documents(KIND) if _age(each, now) > FORGOTTEN_HEARTBEATS]
+    return sum(store.delete_document(KIND, each.key) for each in silent)
+
+
+def _describe(document: Document, now: int) -> WorkerInfo:
+    registration = Registration.load(document.body)
+    is_live = now - document.updated_at < MISSED_HEARTBEATS * registration.heartbeat
+    return WorkerInfo(registration, document.updated_at, is_live)
+
+
+def _age(document: Document, now: int) -> float:
+    """The time since the last heartbeat, in heartbeats."""
+    return (now - document.updated_at) / max(1, int(json.loads(document.body)["heartbeat"]))
