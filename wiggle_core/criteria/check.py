@@ -275,4 +275,6 @@ def short(value: Any) -> str:  # Any: whatever the caller passed
         return repr(value)
     if isinstance(value, int) and value.bit_length() <= 128:
         return repr(value)
+    if isinstance(value, (Decimal, float)) and len(text := str(value)) <= 40:
+        return text
     return type(value).__name__

@@ -160,9 +160,9 @@ def pattern_regex(pattern: str, escape: str | None) -> re.Pattern[str]:
             segments.append("")
         else:
             segments[-1] += "." if part is Wildcard.ANY_ONE else re.escape(part)
-    first, *middle, last = segments if len(segments) > 1 else [segments[0], ""]
     if len(segments) == 1:
-        return re.compile(first, re.DOTALL)
+        return re.compile(segments[0], re.DOTALL)
+    first, *middle, last = segments
     return re.compile(first + "".join(f"(?>.*?{segment})" for segment in middle) + ".*" + last, re.DOTALL)
 
 

@@ -211,12 +211,19 @@ class _Parser:
             members = self._members()
             return In(self._typed(name, kind, *members), tuple(member.value for member in members))
         if self._accepted("LIKE"):
-            pattern = self._quoted("/args/1", "a pattern in quotes is expected")
-            escape = self._quoted("/escape", "an escape in quotes is expected") if self._accepted("ESCAPE") else None
-            return Like(self._typed(name, kind, _Literal(pattern, ValueType.STRING)), pattern, escape)
+            return self._like(name, kind)
         raise self._refusal(
-            "an operator is expected: = <> < <= > >= [NOT] BETWEEN, [NOT] IN, [NOT] LIKE or IS [NOT] NULL"
+            f"an operator is expected: {' '.join(_COMPARISONS)}, [NOT] BETWEEN, IN, LIKE or IS [NOT] NULL"
         )
+
+    def _like(self, name: str, kind: ValueType | None) -> Leaf:
+        self.marks["/args/1"] = self.token.start
+        pattern = self._quoted("a pattern in quotes is expected")
+        escape = None
+        if self._accepted("ESCAPE"):
+            self.marks["/escape"] = self.token.start
+            escape = self._quoted("an escape in quotes is expected")
+        return Like(self._typed(name, kind, _Literal(pattern, ValueType.STRING)), pattern, escape)
 
     def _typed(self, name: str, kind: ValueType | None, *literals: _Literal) -> Reference:
         if not name.startswith("attr."):
@@ -248,10 +255,9 @@ class _Parser:
             return self._timestamp()
         if self._stands("NULL"):
             raise self._refusal("NULL is no literal: absence is asked with IS NULL")
-        return _Literal(self._quoted(mark, "a literal is expected"), ValueType.STRING)
+        return _Literal(self._quoted("a literal is expected"), ValueType.STRING)
 
-    def _quoted(self, mark: str, expected: str) -> str:
-        self.marks[mark] = self.token.start
+    def _quoted(self, expected: str) -> str:
         if self.token.kind != "text":
             raise self._refusal(expected)
         return self._advance().text[1:-1].replace("''", "'")
@@ -261,19 +267,19 @@ class _Parser:
         try:
             exact = Decimal(text) if set(text) & set(".eE") else int(text)
         except (InvalidOperation, ValueError):  # beyond the decimal module's exponents, or int()'s 4,300 digits
-            raise self._refusal("a number out of range")
+            raise self._refusal("a number out of range") from None
         self._advance()
         return _Literal(exact, ValueType.LONG if isinstance(exact, int) else ValueType.DECIMAL)
 
     def _timestamp(self) -> _Literal:
         start = self.token.start
-        text = self._quoted("", "an instant in quotes is expected")
+        text = self._quoted("an instant in quotes is expected")
         if has_lost_digits(text):
             raise self._refusal("an instant has at most six digits after the second", start)
         try:
             return _Literal(parse_instant(text), ValueType.INSTANT)
         except ValueError as error:
-            raise self._refusal(str(error), start)
+            raise self._refusal(str(error), start) from None
 
     def _word(self, expected: str, keywords: frozenset[str] = _KEYWORDS) -> str:
         self.marks["/args/0"] = self.token.start
@@ -299,10 +305,9 @@ class _Parser:
         token = self.token
         found = _TOKEN.match(self.source, self.after)
         if found is None:
-            start = len(self.source) - len(self.source[self.after :].lstrip(_SPACE))
-            raise self._refusal(
-                "a text without its closing quote" if self.source[start] == "'" else "no such sign", start
-            )
+            rest = self.source[self.after :].lstrip(_SPACE)
+            message = "a text without its closing quote" if rest.startswith("'") else "no such sign"
+            raise self._refusal(message, len(self.source) - len(rest))
         kind = found.lastgroup or "end"
         self.token = _Token(kind, found[kind], found.start(kind))
         self.after = found.end()
