@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import process_time
 
 from rule_engine import Context, DataType, Rule, type_resolver_from_dict  # type: ignore[import-untyped]  # no py.typed
@@ -28,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
 from benchmarks.datasets import QUEUE, express, items, records, region, tier, total
-from benchmarks.report import Report, interleave
+from benchmarks.report import Contender, Report, interleave, timed
 from wiggle_core.criteria.builder import QueueCriteria
 from wiggle_core.criteria.evaluate import compile_predicate, matches
 from wiggle_core.criteria.fields import Task
@@ -93,12 +94,12 @@ def _race(report: Report, name: str, sample: Sequence[TaskRecord], repeats: int)
     if [compiled(task) for task in tasks] != answers or [matches(predicate, task) for task in tasks] != answers:
         raise AssertionError("wiggle and rule-engine disagree")
     # The quick one runs over the list 20 times in a repeat, so that all are measured over a like time.
-    contenders: dict[str, Callable[[], object]] = {
-        "compiled": lambda: [[compiled(task) for task in tasks] for _ in range(20)],
-        "matches": lambda: [matches(predicate, task) for task in tasks],
-        "rule-engine": lambda: [rule.matches(thing) for thing in things],
+    contenders: dict[str, Contender] = {
+        "compiled": timed(lambda: [[compiled(task) for task in tasks] for _ in range(20)], process_time),
+        "matches": timed(lambda: [matches(predicate, task) for task in tasks], process_time),
+        "rule-engine": timed(lambda: [rule.matches(thing) for thing in things], process_time),
     }
-    seconds = interleave(contenders, repeats, process_time)
+    seconds = interleave(contenders, repeats)
     seconds["compiled"] /= 20
     for contender, taken in seconds.items():
         report.figure(f"{name}: {contender}", taken / len(tasks) * 1e9, "ns")
@@ -150,22 +151,26 @@ def _build(report: Report, sample: Sequence[TaskRecord], repeats: int) -> None:
     dialect = sqlite_dialect()
     built = ten_leaves_in_sql()
 
-    def ours() -> object:
-        return [ten_leaves().fingerprint for _ in range(100)]  # the fingerprint normalises; building checks
-
-    contenders: dict[str, Callable[[], object]] = {
-        "wiggle: build, check, normalise, fingerprint": ours,
-        "SQLAlchemy: build": lambda: [ten_leaves_in_sql() for _ in range(100)],
-        "SQLAlchemy: compile the WHERE built before": lambda: [built.compile(dialect=dialect) for _ in range(100)],
-        "SQLAlchemy: build and compile": lambda: [ten_leaves_in_sql().compile(dialect=dialect) for _ in range(100)],
+    runs: dict[str, Callable[[], object]] = {
+        # The fingerprint normalises; building checks.
+        "wiggle: build, check, normalise, fingerprint": lambda: ten_leaves().fingerprint,
+        "SQLAlchemy: build": ten_leaves_in_sql,
+        "SQLAlchemy: compile the WHERE built before": lambda: built.compile(dialect=dialect),
+        "SQLAlchemy: build and compile": lambda: ten_leaves_in_sql().compile(dialect=dialect),
     }
-    seconds = interleave(contenders, repeats, process_time)
+    contenders = {name: timed(partial(_hundred, run), process_time) for name, run in runs.items()}
+    seconds = interleave(contenders, repeats)
     for name, taken in seconds.items():
         report.figure(name, taken / 100 * 1e6, "us")
     mine, build, compiling, both = seconds.values()
     report.figure("SQLAlchemy build / wiggle", build / mine, "x")
     report.at_least("SQLAlchemy compile alone / wiggle", compiling / mine, 1)
     report.at_least("SQLAlchemy build and compile / wiggle", both / mine, 1)
+
+
+def _hundred(run: Callable[[], object]) -> None:
+    for _ in range(100):
+        run()
 
 
 def _compare_answers(sample: Sequence[TaskRecord]) -> None:

@@ -11,24 +11,38 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import TextIO
 
-Contender = Callable[[], object]
-Clock = Callable[[], float]
+Contender = Callable[[], float]
+"""Runs once and returns the seconds that count."""
 
 
-def interleave(contenders: Mapping[str, Contender], repeats: int, clock: Clock = time.perf_counter) -> dict[str, float]:
+def timed(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Contender:
+    """A contender that takes the whole of `run`."""
+
+    def contender() -> float:
+        started = clock()
+        run()
+        return clock() - started
+
+    return contender
+
+
+def interleave(contenders: Mapping[str, Contender], repeats: int) -> dict[str, float]:
     """The median seconds of each contender. The repeats alternate, so that a slow spell of the machine hits all alike.
 
     Each runs once beforehand, unmeasured; the order is turned round at every repeat.
     """
     for run in contenders.values():
         run()
+    return {name: median(seconds) for name, seconds in alternate(contenders, repeats).items()}
+
+
+def alternate(contenders: Mapping[str, Contender], repeats: int) -> dict[str, list[float]]:
+    """The seconds of every repeat, no run before them."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(repeats):
         for name in list(contenders)[:: 1 if repeat % 2 == 0 else -1]:
-            started = clock()
-            contenders[name]()
-            taken[name].append(clock() - started)
-    return {name: median(times) for name, times in taken.items()}
+            taken[name].append(contenders[name]())
+    return taken
 
 
 class Report:

@@ -1,0 +1,171 @@
+"""`python -m benchmarks crashes`: claimers and the enqueuer are killed with SIGKILL, and every task accounted for.
+
+What is proven: each task settled, none lost, none leased twice at one time (L1, L2, L4). The enqueuer is killed in
+mid-batch and started again with the same ids; then claimers drain the queue while one after another is killed, at
+moments drawn at random, and replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from benchmarks.children import ask, start
+from benchmarks.report import Report
+from benchmarks.verdict import Verdict, count_live, judge, read_history, read_logs
+from benchmarks.victims import QUEUE, task_id
+from wiggle_core.stores.registry import open_store
+from wiggle_core.stores.store import Store
+
+ENQUEUER_KILLS = 3
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """How many processes, tasks and kills; `lease` in seconds, short so that those of the killed run out meanwhile."""
+
+    processes: int = 16
+    tasks: int = 200_000
+    kills: int = 20
+    lease: float = 3.0
+    seed: int = 1
+
+
+def run(report: Report, directory: Path, scenario: Scenario) -> None:
+    """Both halves on one SQLite file, and the verdict."""
+    url = f"sqlite:///{directory / 'crashes.db'}"
+    store = open_store(url)
+    try:
+        store.migrate()
+        _kill_enqueuers(report, store, url, scenario)
+        logs = _kill_claimers(report, store, url, directory, scenario)
+        expected = [task_id(number) for number in range(scenario.tasks)]
+        verdict = judge(expected, read_logs(logs), read_history(store, QUEUE), count_live(store, QUEUE))
+        _tell(report, verdict, scenario)
+        again = ask("victims", "enqueue", url, scenario.tasks)
+        report.holds("enqueueing all again, after they settled, adds nothing (L4)", again["inserted"] == 0)
+        wrong = store.audit()
+        report.holds("the store's own audit finds nothing", not wrong, "; ".join(wrong[:SHOWN]))
+    finally:
+        store.close()
+
+
+def _kill_enqueuers(report: Report, store: Store, url: str, scenario: Scenario) -> None:
+    report.head(f"Enqueueing {scenario.tasks:,} tasks; the enqueuer is killed {ENQUEUER_KILLS} times in mid-batch")
+    random = Random(scenario.seed)
+    started = time.perf_counter()
+    for threshold in sorted(random.sample(range(1, scenario.tasks), ENQUEUER_KILLS)):
+        enqueuer = start("victims", "enqueue", url, scenario.tasks)
+        while count_live(store, QUEUE) < threshold and enqueuer.poll() is None:
+            time.sleep(0.02)
+        _kill(enqueuer)
+        report.note(f"killed after {count_live(store, QUEUE):,} tasks")
+    last = ask("victims", "enqueue", url, scenario.tasks)
+    report.figure("enqueueing, with every restart", time.perf_counter() - started, "s")
+    complete = last["inserted"] + last["existing"] == scenario.tasks == count_live(store, QUEUE)
+    report.holds("every id is there exactly once", complete, json.dumps(last))
+
+
+@dataclass(slots=True)
+class _Claimers:
+    """The claimers that run now, and the logs of all that ever ran."""
+
+    url: str
+    directory: Path
+    lease: float
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def add(self) -> None:
+        """Start one more, with a log of its own."""
+        log = self.directory / f"claimer-{len(self.logs)}.log"
+        log.touch()
+        self.running.append(start("victims", "claim", self.url, log.stem, log, self.lease))
+        self.logs.append(log)
+
+    def replace(self, index: int) -> None:
+        """Kill one and start another."""
+        _kill(self.running.pop(index))
+        self.add()
+
+    def settled(self) -> int:
+        """About how many tasks are settled: half of the lines of all logs, which are of like length."""
+        return sum(log.stat().st_size for log in self.logs) // _BYTES_A_TASK
+
+    def wait(self) -> None:
+        """Until all have ended by themselves."""
+        for claimer in self.running:
+            _, errors = claimer.communicate()
+            if claimer.returncode != 0:
+                self.failed.append(errors[-500:])
+
+    def stop(self) -> None:
+        """End what still runs, after a failure of the benchmark itself."""
+        for claimer in self.running:
+            _kill(claimer)
+
+
+_BYTES_A_TASK = len(f"L {task_id(0)} {'t' * 36} 1 {10**15} {10**15}\nS {task_id(0)} {'t' * 36}\n")
+
+
+def _kill_claimers(report: Report, store: Store, url: str, directory: Path, scenario: Scenario) -> list[Path]:
+    report.head(f"{scenario.processes} processes claim and settle; {scenario.kills} are killed and replaced")
+    claimers = _Claimers(url, directory, scenario.lease)
+    random = Random(scenario.seed + 1)
+    started = time.perf_counter()
+    try:
+        for _ in range(scenario.processes):
+            claimers.add()
+        moments = sorted(random.uniform(0.02, 0.9) for _ in range(scenario.kills))
+        killed = sum(_kill_at(claimers, int(moment * scenario.tasks), random) for moment in moments)
+        claimers.wait()
+    finally:
+        claimers.stop()
+    report.figure("from the first start to the last settlement", time.perf_counter() - started, "s")
+    report.holds("all kills hit a process at work", killed == scenario.kills, f"{killed} of {scenario.kills}")
+    report.holds("no claimer failed by itself", not claimers.failed, "; ".join(claimers.failed[:1]))
+    return claimers.logs
+
+
+def _kill_at(claimers: _Claimers, threshold: int, random: Random) -> bool:
+    """Kill a random claimer once so many tasks are settled; whether there was one at work."""
+    while claimers.settled() < threshold:
+        if all(claimer.poll() is not None for claimer in claimers.running):
+            return False
+        time.sleep(0.005)
+    # A moment that no step of the claimer's loop is tied to.
+    time.sleep(random.uniform(0, 0.02))
+    working = [index for index, claimer in enumerate(claimers.running) if claimer.poll() is None]
+    if not working:
+        return False
+    claimers.replace(random.choice(working))
+    return True
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def _tell(report: Report, verdict: Verdict, scenario: Scenario) -> None:
+    report.head("The logs of all claimers held against history")
+    report.figure("leases logged", verdict.leases, "")
+    report.figure("leases of killed claimers that never reached a log", verdict.unlogged, "")
+    report.figure("tasks run again after a lease ran out", verdict.rerun, "")
+    report.figure("results dropped because the lease had been taken back", verdict.dropped, "")
+    report.holds("tasks settled", verdict.tasks == scenario.tasks, f"{verdict.tasks:,}")
+    for name, wrong in (
+        ("none lost: every id is DONE, once", verdict.lost),
+        ("none leased twice at one time", verdict.overlapping),
+        ("none settled twice", verdict.settled_twice),
+    ):
+        report.holds(name, not wrong, f"{len(wrong)} wrong" if wrong else "")
+        for line in wrong[:SHOWN]:
+            report.note(line)

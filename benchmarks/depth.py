@@ -1,0 +1,42 @@
+"""Enqueues and drains a deep queue in this process and prints its largest resident size: a child of `embedded`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from datetime import timedelta
+
+from benchmarks.datasets import ATTRIBUTES, QUEUE, VERSION, WORKFLOW, orders
+from wiggle_core import Done, Engine, QueueCriteria, open_engine
+
+BATCH = 500
+EVERYTHING = QueueCriteria(QUEUE)
+
+
+def main(url: str, count: int) -> dict[str, object]:
+    """Figures in MiB, at the start, after enqueueing and at the end; the largest so far, which never shrinks."""
+    with open_engine(url, migrate=True) as engine:
+        engine.declare(WORKFLOW, version=VERSION, attributes=ATTRIBUTES)
+        start = _resident()
+        done = engine.enqueue_many(orders(count))
+        enqueued = _resident()
+        settled = _drain(engine)
+    return {"inserted": done.inserted, "settled": settled, "start": start, "enqueued": enqueued, "drained": _resident()}
+
+
+def _drain(engine: Engine) -> int:
+    settled = 0
+    while tasks := engine.claim("depth", [EVERYTHING], limit=BATCH, lease=timedelta(minutes=5)):
+        settled += len(engine.settle_many([(task, Done()) for task in tasks]))
+    return settled
+
+
+def _resident() -> float:
+    # Linux counts KiB, macOS bytes.
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
