@@ -1,0 +1,31 @@
+"""The conformance kit: the contract as checks that any store can adopt.
+
+    from wiggle_core.conformance import *  # noqa: F403
+
+    @pytest.fixture
+    def store_factory(tmp_path):
+        return lambda clock=None: open_store(make_url(f"sqlite:///{tmp_path}/tasks.db"), clock=clock)
+
+Every call of the factory opens another handle on one database, empty when the test begins. The kit creates the schema
+and closes the handles. What it asks of a store depends on the store's `capabilities` only, never on its name.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_MODULES = ("claiming", "criteria", "documents", "history", "leases", "plugin", "racing", "sweeping")
+# Plain asserts explain themselves only in modules that pytest knew of before they were imported.
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
+
+from wiggle_core.conformance.claiming import *  # noqa: E402, F403
+from wiggle_core.conformance.criteria import *  # noqa: E402, F403
+from wiggle_core.conformance.documents import *  # noqa: E402, F403
+from wiggle_core.conformance.history import *  # noqa: E402, F403
+from wiggle_core.conformance.leases import *  # noqa: E402, F403
+from wiggle_core.conformance.plugin import clock, open_handle, store  # noqa: E402
+from wiggle_core.conformance.racing import *  # noqa: E402, F403
+from wiggle_core.conformance.sweeping import *  # noqa: E402, F403
+
+__all__ = ["clock", "open_handle", "store"]
+__all__ += [name for name in dir() if name.startswith("test_")]

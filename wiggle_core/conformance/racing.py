@@ -1,0 +1,194 @@
+"""Checks under threads, each with a handle of its own: no double lease, no lost task, no change applied twice (L1-L4).
+
+The threads start together at a barrier, and nothing here depends on who is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import TypeVar
+
+from wiggle_core.conformance.plugin import (
+    SECOND,
+    START,
+    TTL,
+    ManualClock,
+    claim,
+    claim_one,
+    enqueue_one,
+    ids,
+    make_task,
+    stored,
+)
+from wiggle_core.errors import RevisionConflict
+from wiggle_core.stores.replay import Replaying
+from wiggle_core.stores.store import Cancel, Change, Expire, Finish, Store
+from wiggle_core.tasks.task import State
+
+T = TypeVar("T")
+RACERS = 4
+
+
+def _race(open_handle: Callable[[], Store], run: Callable[[Store, int, Barrier], T]) -> list[T]:
+    """What each of four threads returned. A deadlock's victim is replayed, as the engine would do."""
+    handles = [Replaying(open_handle()) for _ in range(RACERS)]
+    barrier = Barrier(RACERS, timeout=60)
+
+    def start(number: int) -> T:
+        barrier.wait()
+        return run(handles[number], number, barrier)
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        return list(pool.map(start, range(RACERS)))
+
+
+def test_racing_claims_take_each_task_once(open_handle: Callable[[], Store]) -> None:
+    """L1, O4: four handles that claim at once take every task, none twice, and none of them goes without."""
+    tasks = [make_task(priority=number % 3) for number in range(400)]
+    open_handle().enqueue(tasks)
+
+    def drain(store: Store, number: int, barrier: Barrier) -> list[str]:
+        taken = ids(claim(store, limit=3, owner=f"worker-{number}"))
+        barrier.wait()  # everyone has claimed once before anyone can have drained the queue
+        while claimed := ids(claim(store, limit=3, owner=f"worker-{number}")):
+            taken += claimed
+        return taken
+
+    shares = _race(open_handle, drain)
+    assert sorted(each for share in shares for each in share) == sorted(ids(tasks))
+    assert all(shares)
+
+
+def test_racing_claims_and_settlements_lose_nothing(open_handle: Callable[[], Store]) -> None:
+    """L1, L2: handles that claim, extend and settle at once settle each task exactly once."""
+    tasks = [make_task() for _ in range(120)]
+    store = open_handle()
+    store.enqueue(tasks)
+
+    def work(handle: Store, number: int, _: Barrier) -> list[str]:
+        settled: list[str] = []
+        while held := claim(handle, limit=4):
+            leases = [task.lease for task in reversed(held)]
+            assert handle.extend(leases, TTL) == set(leases)
+            settled += handle.apply([Finish(lease, State.DONE, result=str(number)) for lease in leases])
+        return settled
+
+    shares = _race(open_handle, work)
+    assert sorted(each for share in shares for each in share) == sorted(ids(tasks))
+    assert all(stored(store, task.id).state is State.DONE for task in tasks)
+
+
+def test_racing_enqueues_insert_each_id_once(open_handle: Callable[[], Store]) -> None:
+    """L4: when handles enqueue the same ids at once, each id is inserted by one of them only."""
+    store = open_handle()
+    names = [f"t{number:03d}" for number in range(60)]
+
+    def enqueue(handle: Store, number: int, _: Barrier) -> set[str]:
+        chosen = names if number % 2 else names[::-1]
+        return set[str]().union(
+            *(handle.enqueue([make_task(name) for name in chosen[i : i + 7]]) for i in range(0, 60, 7))
+        )
+
+    shares = _race(open_handle, enqueue)
+    assert sum(map(len, shares)) == len(names)
+    assert set[str]().union(*shares) == set(names)
+    assert len(claim(store)) == len(names)
+
+
+def test_a_task_ends_once(open_handle: Callable[[], Store], clock: ManualClock) -> None:
+    """L2: when its holder settles, a sweeper expires and a user cancels a task at once, exactly one takes effect."""
+    store = open_handle()
+    for _ in range(40):
+        enqueue_one(store)
+    held = claim(store)
+    clock.move(TTL / SECOND)
+
+    def end(handle: Store, number: int, _: Barrier) -> list[str]:
+        ways: list[list[Change]] = [
+            [Finish(task.lease, State.DONE) for task in held],
+            [Expire(task.lease, SECOND, {}) for task in held],
+            [Finish(task.lease, State.FAILED) for task in held],
+            [Expire(task.lease, None, {}) for task in held],
+        ]
+        return [each for change in ways[number] for each in handle.apply([change])]
+
+    ended = [each for share in _race(open_handle, end) for each in share]
+    assert sorted(ended) == sorted(ids(held))
+
+
+def test_racing_cancels_and_settlements_agree(open_handle: Callable[[], Store]) -> None:
+    """L2, L7: batches that name the same tasks in different order take effect on each of them once."""
+    store = open_handle()
+    for _ in range(60):
+        enqueue_one(store)
+    held = claim(store)
+
+    def settle(handle: Store, number: int, _: Barrier) -> set[str]:
+        mine = held if number % 2 else held[::-1]
+        changes: list[Change] = [Cancel(task.id) if number < 2 else Finish(task.lease, State.DONE) for task in mine]
+        return handle.apply(changes)
+
+    shares = _race(open_handle, settle)
+    assert sum(map(len, shares)) == len(held)
+    assert set[str]().union(*shares) == set(ids(held))
+
+
+def test_racing_sweepers_get_different_tasks(open_handle: Callable[[], Store], clock: ManualClock) -> None:
+    """Section 6: sweepers that ask at once get different tasks, together all that are due."""
+    store = open_handle()
+    tasks = [make_task(state=State.SCHEDULED, ready_at=START + number) for number in range(90)]
+    store.enqueue(tasks)
+    clock.move(1)
+
+    def sweep(handle: Store, _number: int, _barrier: Barrier) -> list[str]:
+        swept: list[str] = []
+        while found := ids(handle.due(4)):
+            swept += found
+        return swept
+
+    swept = [each for share in _race(open_handle, sweep) for each in share]
+    assert sorted(swept) == sorted(ids(tasks))
+
+
+def test_racing_document_writes_lose_no_update(open_handle: Callable[[], Store]) -> None:
+    """Section 6: of writers that count up one document by compare-and-set, none overwrites another's step."""
+    store = open_handle()
+    store.put_document("counter", "c", "0", 0)
+
+    def count_up(handle: Store, _number: int, _barrier: Barrier) -> None:
+        for _ in range(15):
+            while not _step(handle):
+                pass
+
+    _race(open_handle, count_up)
+    document = store.get_document("counter", "c")
+    assert document is not None
+    assert (document.body, document.revision) == (str(15 * RACERS), 15 * RACERS + 1)
+
+
+def _step(handle: Store) -> bool:
+    document = handle.get_document("counter", "c")
+    assert document is not None
+    try:
+        handle.put_document("counter", "c", str(int(document.body) + 1), document.revision)
+    except RevisionConflict:
+        return False
+    return True
+
+
+def test_a_claim_beside_others_is_whole(open_handle: Callable[[], Store], clock: ManualClock) -> None:
+    """L2: tasks claimed while others claim carry the claim's own token and owner, and are found by it."""
+    store = open_handle()
+    store.enqueue([make_task() for _ in range(60)])
+
+    def check(handle: Store, number: int, _: Barrier) -> None:
+        while held := claim(handle, limit=5, owner=f"worker-{number}"):
+            assert {task.owner for task in held} == {f"worker-{number}"}
+            assert {task.lease_until for task in held} == {clock.now + TTL}
+            assert handle.leased(held[0].lease.token) == held
+
+    _race(open_handle, check)
+    enqueue_one(store)
+    assert claim_one(store).owner == "worker-1"
