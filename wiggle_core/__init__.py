@@ -32,6 +32,8 @@ from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
 from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_core.tasks.submission import NewTask
 from wiggle_core.tasks.task import Lease, State, TaskRecord
+from wiggle_core.worker.context import TaskContext
+from wiggle_core.worker.worker import Worker
 
 __all__ = [
     "AmbiguousStoreError",
@@ -61,12 +63,14 @@ __all__ = [
     "StoreError",
     "StoreNotInstalled",
     "Task",
+    "TaskContext",
     "TaskRecord",
     "TaskRejected",
     "TransientStoreError",
     "UnknownScheme",
     "ValueType",
     "WiggleError",
+    "Worker",
     "WorkerRejected",
     "cb",
     "compile_predicate",

@@ -12,9 +12,9 @@ from uuid import uuid4
 from wiggle_core.criteria.builder import QueueCriteria
 from wiggle_core.engine.coverage import DEFAULT_CAP, DEFAULT_SAMPLES, Backlog, read_backlog
 from wiggle_core.engine.declarations import Declarations
-from wiggle_core.engine.placement import Placement
+from wiggle_core.engine.placement import Placement, parts
 from wiggle_core.engine.routes import plan, route_of
-from wiggle_core.engine.settling import settlement
+from wiggle_core.engine.settling import accepted, settlement
 from wiggle_core.engine.subscriptions import Subscription, Subscriptions
 from wiggle_core.engine.sweeper import DEFAULT_LIMIT, Swept, move_due, purge
 from wiggle_core.engine.workers import WorkerInfo, forget_silent, list_workers
@@ -162,7 +162,8 @@ class Engine:
 
     def extend(self, leases: Sequence[Lease], lease: timedelta = DEFAULT_LEASE) -> set[Lease]:
         """Keep leases for `lease` from now on; those that were still held (L2)."""
-        return self.store.extend(leases, _ttl(lease)) if leases else set()
+        size, ttl = self.store.capabilities.max_batch, _ttl(lease)
+        return {held for part in parts(leases, size) for held in self.store.extend(part, ttl)}
 
     def settle(self, task: TaskRecord, outcome: Outcome) -> None:
         """Report how the run of a claimed task ended.
@@ -173,9 +174,15 @@ class Engine:
             raise LeaseLost(task.id)
 
     def settle_many(self, settled: Iterable[tuple[TaskRecord, Outcome]]) -> set[TaskId]:
-        """Report many outcomes in one transaction; the ids of those whose lease held."""
+        """Report many outcomes in one transaction; the ids of those whose lease held. Raises TaskRejected, before
+        anything is stored, for a result that is no JSON."""
         placing, longest = self._placement.placing(), self.settings.payload_max_bytes
         return self._placement.apply([settlement(task, outcome, placing, longest) for task, outcome in settled])
+
+    def report(self, settled: Iterable[tuple[TaskRecord, Outcome]]) -> set[TaskId]:
+        """As `settle_many`, for workers: an outcome that is refused fails its task, for the run cannot be undone."""
+        placing, longest = self._placement.placing(), self.settings.payload_max_bytes
+        return self._placement.apply([accepted(task, outcome, placing, longest) for task, outcome in settled])
 
     def cancel(self, task_id: TaskId) -> bool:
         """Cancel a live task; whether there was one. One that runs is not interrupted: its result is dropped."""

@@ -67,7 +67,7 @@ class Placement:
     def apply(self, moves: Sequence[Move]) -> set[TaskId]:
         """Apply changes, in transactions as large as the store takes; the ids of those that took effect."""
         applied: set[TaskId] = set()
-        for part in _parts(moves, self._store.capabilities.max_batch):
+        for part in parts(moves, self._store.capabilities.max_batch):
             done = self._store.apply([move.change for move in part])
             self._announce([move.ready for move in part if move.ready is not None and change_id(move.change) in done])
             applied |= done
@@ -123,6 +123,7 @@ class Placing:
         return self._reading.attributes(task.workflow, task.version, task.payload, task.attributes)
 
 
-def _parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The sequence cut into pieces of at most `size`."""
     for start in range(0, len(whole), size):
         yield whole[start : start + size]

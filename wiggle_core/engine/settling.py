@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import assert_never
 
 from wiggle_core.engine.placement import Move, Placing
@@ -11,6 +12,8 @@ from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
 from wiggle_core.tasks.payload import MAX_PAYLOAD_BYTES, dump_payload
 from wiggle_core.tasks.submission import delay_micros
 from wiggle_core.tasks.task import State, TaskRecord
+
+_log = logging.getLogger("wiggle.engine")
 
 MAX_ERROR = 2_000
 """Characters kept of an error's text."""
@@ -34,6 +37,16 @@ def settlement(task: TaskRecord, outcome: Outcome, placing: Placing, longest: in
             return _retry(task, outcome, placing)
         case _:
             assert_never(outcome)
+
+
+def accepted(task: TaskRecord, outcome: Outcome, placing: Placing, longest: int = MAX_PAYLOAD_BYTES) -> Move:
+    """As `settlement`, but an outcome that is refused becomes a failure that says why. It is not retried: the work is
+    done, and the next run would return the same."""
+    try:
+        return settlement(task, outcome, placing, longest)
+    except TaskRejected as error:
+        _log.warning("task %s failed: its outcome was refused: %s", task.id, error)
+        return settlement(task, Fail(str(error)), placing, longest)
 
 
 def _retry(task: TaskRecord, outcome: Retry, placing: Placing) -> Move:

@@ -64,6 +64,17 @@ class WorkerInfo:
         return self.registration.id
 
 
+def register(store: Store, key: str, registration: Registration) -> None:
+    """Write a worker's registration, or refresh it. `key` is one run of the worker's, so that two that share an id by
+    mistake do not delete each other's."""
+    store.put_document(KIND, key, registration.dump())
+
+
+def unregister(store: Store, key: str) -> None:
+    """Delete a registration."""
+    store.delete_document(KIND, key)
+
+
 def list_workers(store: Store) -> list[WorkerInfo]:
     """All registered workers by id, those that went silent included."""
     now = store.now()

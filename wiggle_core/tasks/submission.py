@@ -57,7 +57,7 @@ def admit(new: NewTask, now: int, attributes_of: AttributesOf, longest: int = MA
     return TaskRecord(
         id=task_id,
         queue=_queue(new.queue),
-        step=_text("step", new.step, 1),
+        step=check_step(new.step),
         created_at=now,
         ready_at=ready_at,
         state=State.READY if ready_at <= now else State.SCHEDULED,
@@ -88,6 +88,11 @@ def _known_queue(queue: str) -> str:
         raise TaskRejected("queue", error.message) from None
 
 
+def check_step(step: object) -> str:
+    """The step's name: text of 1 to 255 code points. Raises TaskRejected."""
+    return _text("step", step, 1)
+
+
 def _optional_text(field: str, value: object) -> str | None:
     return None if value is None else _text(field, value)
 
@@ -110,7 +115,7 @@ def _identity(field: str, value: object) -> str:
 
 
 def _priority(value: object) -> int:
-    if value.__class__ is not int and (not isinstance(value, int) or isinstance(value, bool)):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise TaskRejected("priority", f"a whole number is expected, not {type(value).__name__}")
     if not 0 <= value <= MAX_PRIORITY:
         raise TaskRejected("priority", f"from 0, the most urgent, to {MAX_PRIORITY}")

@@ -1,0 +1,152 @@
+"""`Worker`: claims what its criteria match and its handlers can work, and works it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from queue import SimpleQueue
+from threading import Lock, current_thread, main_thread
+from types import FrameType, TracebackType
+from typing import Any
+
+from wiggle_core.criteria.builder import QueueCriteria
+from wiggle_core.engine.engine import DEFAULT_LEASE, Engine
+from wiggle_core.errors import WorkerRejected
+from wiggle_core.worker.handlers import H, Handlers
+from wiggle_core.worker.ledger import Counts, Ledger
+from wiggle_core.worker.plan import WorkerOptions, make_plan
+from wiggle_core.worker.shift import Shift
+
+DEFAULT_HEARTBEAT = timedelta(seconds=10)
+DEFAULT_GRACE = timedelta(seconds=30)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Worker:
+    """Takes tasks from `queues`, or those that `criteria` match, and runs the handler of each task's step.
+
+    At most `concurrency` handlers run at once, each in a thread of its own; `prefetch` more tasks may be claimed
+    ahead. A lease lasts `lease` and is extended every `heartbeat`. A stop lets handlers finish for `grace`. What the
+    worker is refused for is said by `start` and `run` (WorkerRejected).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        id: str,
+        *,
+        queues: Iterable[str] | None = None,
+        criteria: Iterable[QueueCriteria] | None = None,
+        concurrency: int | None = None,
+        prefetch: int = 0,
+        lease: timedelta = DEFAULT_LEASE,
+        heartbeat: timedelta = DEFAULT_HEARTBEAT,
+        grace: timedelta = DEFAULT_GRACE,
+    ) -> None:
+        if isinstance(queues, str):
+            raise WorkerRejected(f"queues is a list of names, not one text: [{queues!r}]")
+        self.engine = engine
+        self._options = WorkerOptions(
+            id,
+            None if queues is None else tuple(queues),
+            None if criteria is None else tuple(criteria),
+            concurrency if concurrency is not None else os.cpu_count() or 1,
+            prefetch,
+            lease,
+            heartbeat,
+            grace,
+        )
+        self._handlers = Handlers()
+        self._ledger = Ledger(Counts())
+        self._shift: Shift | None = None
+        self._lock = Lock()
+        self._stopped: SimpleQueue[None] = SimpleQueue()
+
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def id(self) -> str:
+        return self._options.id
+
+    @property
+    def counts(self) -> Counts:
+        """What the worker did so far."""
+        return self._ledger.counts()
+
+    def task(self, step: str) -> Callable[[H], H]:
+        """Make a function the handler of a step, or of all others with `*`. It gets a TaskContext.
+
+        What it returns is the task's result, unless it is an Outcome; an exception means Retry, PermanentError Fail.
+        Raises WorkerRejected when the step has a handler.
+        """
+
+        def register(handler: H) -> H:
+            self._handlers.add(step, handler)
+            return handler
+
+        return register
+
+    def start(self) -> None:
+        """Begin to work in threads, and return. Raises WorkerRejected, or StoreError when the store refuses."""
+        with self._lock:
+            if self._shift is not None:
+                raise WorkerRejected(f"worker {self.id!r} is running")
+            shift = Shift(self.engine, make_plan(self._options, self._handlers.steps), self._handlers, self._ledger)
+            self._stopped = SimpleQueue()
+            shift.start()
+            self._shift = shift
+
+    def stop(self, grace: timedelta | None = None) -> None:
+        """Stop claiming, let handlers finish for `grace` (else that of the worker), give the rest back, and return.
+
+        No-op when the worker does not run.
+        """
+        with self._lock:
+            if self._shift is not None:
+                self._shift.stop((self._options.grace if grace is None else grace).total_seconds())
+                self._shift = None
+                self._stopped.put(None)
+
+    def run(self) -> None:
+        """Work until SIGTERM, SIGINT or `stop` from another thread. A second signal does not wait for handlers."""
+        self.start()
+        try:
+            with self._signals_routed():
+                self._stopped.get()
+                self.stop()
+        finally:
+            self.stop()
+
+    @contextmanager
+    def _signals_routed(self) -> Iterator[None]:
+        """The stop signals wake `run`; elsewhere than in the main thread Python cannot route them."""
+        if current_thread() is not main_thread():
+            yield
+            return
+        received = 0
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            nonlocal received
+            received += 1
+            # Only SimpleQueue may be touched here: the main thread may hold any other lock.
+            if received == 1:
+                self._stopped.put(None)
+            elif self._shift is not None:
+                self._shift.hurry()
+
+        previous: dict[signal.Signals, Any] = {
+            each: signal.signal(each, on_signal) for each in STOP_SIGNALS
+        }  # Any: typeshed's handler types
+        try:
+            yield
+        finally:
+            for each, handler in previous.items():
+                signal.signal(each, handler)
