@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
+from typing import NoReturn
 
 from wiggle_core.errors import TaskRejected
 
@@ -15,8 +17,15 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """A payload that is JSON text already and is kept as written, so that no fraction passes through a float."""
+
+    text: str
+
+
 def dump_payload(value: object, longest: int = MAX_PAYLOAD_BYTES, field: str = "payload") -> str:
-    """The value as compact JSON text.
+    """The value as compact JSON text; a `JsonText` as it stands.
 
     Raises TaskRejected, naming `field`, for what JSON cannot say (NaN too), for a lone surrogate, for more than
     `longest` bytes of UTF-8 or for more than 500 levels.
@@ -34,11 +43,20 @@ def dump_payload(value: object, longest: int = MAX_PAYLOAD_BYTES, field: str = "
 
 def _dump(value: object, field: str) -> str:
     try:
-        return _encode(value)
+        return _verified(value.text) if isinstance(value, JsonText) else _encode(value)
     except RecursionError:
         raise TaskRejected(field, f"more than {MAX_PAYLOAD_DEPTH} levels") from None
     except (TypeError, ValueError) as error:
         raise TaskRejected(field, f"cannot be written as JSON: {error}") from error
+
+
+def _verified(text: str) -> str:
+    json.loads(text, parse_constant=_refuse_constant)
+    return text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _utf8_size(text: str, field: str) -> int:

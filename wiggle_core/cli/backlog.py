@@ -1,0 +1,81 @@
+"""`wiggle backlog`: what is ready, and what no live worker takes, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from wiggle_core.cli.options import JsonOption, StoreOption, opened_engine
+from wiggle_core.cli.output import age, instant, print_json, print_line, print_table
+from wiggle_core.engine.coverage import Backlog, Refusal, Uncovered, UncoveredTask
+from wiggle_core.stores.store import Slice
+from wiggle_core.tasks.wire import task_to_object
+
+_SHOWN_WORKERS = 3
+
+
+def backlog(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """List the ready tasks by workflow, version and queue, and those that no live worker's criteria match."""
+    with opened_engine(store) as engine:
+        found = engine.backlog()
+    if as_json:
+        print_json({"slices": [_slice(each, found.now) for each in found.slices], "uncovered": _uncovered(found)})
+    else:
+        _show(found)
+
+
+def _slice(each: Slice, now: int) -> dict[str, object]:
+    return {
+        "workflow": each.workflow,
+        "version": each.version,
+        "queue": each.queue,
+        "ready": each.ready,
+        "oldest_ready_at": instant(each.oldest_ready_at),
+        "oldest_age_seconds": max(0, now - each.oldest_ready_at) / 1_000_000,
+    }
+
+
+def _uncovered(found: Backlog) -> list[dict[str, object]]:
+    return [
+        {
+            "queue": each.queue,
+            "count": each.count,
+            "capped": each.capped,
+            "samples": [_sample(sample) for sample in each.samples],
+        }
+        for each in found.uncovered
+    ]
+
+
+def _sample(sample: UncoveredTask) -> dict[str, object]:
+    task = task_to_object(sample.task)
+    task.pop("payload", None)
+    return {"task": task, "refusals": [asdict(refusal) for refusal in sample.refusals]}
+
+
+def _show(found: Backlog) -> None:
+    if not found.slices:
+        print_line("nothing is ready")
+        return
+    rows = [
+        (each.workflow, each.version, each.queue, each.ready, age(found.now - each.oldest_ready_at))
+        for each in found.slices
+    ]
+    print_table(("workflow", "version", "queue", "ready", "oldest"), rows, "Ready tasks")
+    if not found.uncovered:
+        print_line("live workers cover all of them")
+        return
+    print_table(("queue", "tasks", "such as", "worker", "takes", "but"), _reasons(found.uncovered), "No worker takes")
+
+
+def _reasons(uncovered: Iterable[Uncovered]) -> Iterable[tuple[object, ...]]:
+    for each in uncovered:
+        count = f"{each.count}+" if each.capped else str(each.count)
+        for sample in each.samples:
+            for refusal in sample.refusals or (Refusal((), "", "no live worker polls this queue"),):
+                yield each.queue, count, sample.task.id, _names(refusal.workers), refusal.criteria, refusal.failed
+
+
+def _names(workers: tuple[str, ...]) -> str:
+    more = len(workers) - _SHOWN_WORKERS
+    return ", ".join(workers[:_SHOWN_WORKERS]) + (f" and {more} more" if more > 0 else "")

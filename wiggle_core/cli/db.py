@@ -1,0 +1,51 @@
+"""`wiggle db`: create or upgrade the schema, check it and the data, print its statements."""
+
+from __future__ import annotations
+
+import typer
+
+from wiggle_core.cli.failures import ExitCode
+from wiggle_core.cli.options import JsonOption, StoreOption, opened_store, shown_url
+from wiggle_core.cli.output import print_json, print_line, print_raw
+
+group = typer.Typer(help="The database: upgrade or check its schema, print the statements.")
+
+
+@group.command()
+def upgrade(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Create the schema, or bring it to this version. Safe to run twice, and by two at once."""
+    with opened_store(store) as opened:
+        applied = opened.migrate()
+    if as_json:
+        print_json({"applied": applied})
+        return
+    for name in applied:
+        print_line(f"applied {name}")
+    print_line(f"{shown_url(store)} is up to date")
+
+
+@group.command()
+def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Check the schema, then the stored data. Exit code 1 when the data has findings, 3 when the schema is wrong."""
+    with opened_store(store) as opened:
+        opened.verify()
+        findings = opened.audit()
+    if as_json:
+        print_json({"ok": not findings, "findings": findings})
+    else:
+        for finding in findings:
+            print_line(finding)
+        print_line(f"{len(findings)} findings" if findings else f"{shown_url(store)} is in order")
+    if findings:
+        raise typer.Exit(ExitCode.NO)
+
+
+@group.command()
+def sql(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Print the statements that `upgrade` runs on an empty database. Connects to nothing."""
+    with opened_store(store) as opened:
+        statements = opened.schema_sql()
+    if as_json:
+        print_json({"sql": statements})
+    else:
+        print_raw(statements)
