@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 
 from wiggle_core.cli.options import JsonOption, StoreOption, opened_engine
 from wiggle_core.cli.output import age, instant, print_json, print_line, print_table
-from wiggle_core.engine.coverage import Backlog, Refusal, Uncovered, UncoveredTask
+from wiggle_core.engine.coverage import Backlog, Uncovered, UncoveredTask
 from wiggle_core.stores.store import Slice
 from wiggle_core.tasks.wire import task_to_object
 
@@ -21,7 +20,7 @@ def backlog(store: StoreOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"slices": [_slice(each, found.now) for each in found.slices], "uncovered": _uncovered(found)})
     else:
-        _show(found)
+        show_backlog(found)
 
 
 def _slice(each: Slice, now: int) -> dict[str, object]:
@@ -53,7 +52,8 @@ def _sample(sample: UncoveredTask) -> dict[str, object]:
     return {"task": task, "refusals": [asdict(refusal) for refusal in sample.refusals]}
 
 
-def _show(found: Backlog) -> None:
+def show_backlog(found: Backlog) -> None:
+    """Both tables, for people."""
     if not found.slices:
         print_line("nothing is ready")
         return
@@ -64,16 +64,20 @@ def _show(found: Backlog) -> None:
     print_table(("workflow", "version", "queue", "ready", "oldest"), rows, "Ready tasks")
     if not found.uncovered:
         print_line("live workers cover all of them")
-        return
-    print_table(("queue", "tasks", "such as", "worker", "takes", "but"), _reasons(found.uncovered), "No worker takes")
+    for each in found.uncovered:
+        _show_uncovered(each)
 
 
-def _reasons(uncovered: Iterable[Uncovered]) -> Iterable[tuple[object, ...]]:
-    for each in uncovered:
-        count = f"{each.count}+" if each.capped else str(each.count)
-        for sample in each.samples:
-            for refusal in sample.refusals or (Refusal((), "", "no live worker polls this queue"),):
-                yield each.queue, count, sample.task.id, _names(refusal.workers), refusal.criteria, refusal.failed
+def _show_uncovered(found: Uncovered) -> None:
+    """How many nobody takes, and of the first one why: the condition of each criteria that it does not meet."""
+    count = f"{found.count} or more" if found.capped else str(found.count)
+    print_line(f"No live worker takes {count} ready tasks of queue {found.queue!r}.")
+    for sample in found.samples[:1]:
+        if sample.refusals:
+            rows = [(_names(refusal.workers), refusal.failed) for refusal in sample.refusals]
+            print_table(("worker", "what does not hold"), rows, f"Why not task {sample.task.id}")
+        else:
+            print_line("No live worker polls this queue.")
 
 
 def _names(workers: tuple[str, ...]) -> str:

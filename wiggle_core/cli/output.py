@@ -52,8 +52,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         table.add_column(column, justify="right" if is_numeric else "left", overflow="fold")
     for row in body:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else min(console.measure(table).maximum, _WIDE))
+    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE).print(table)
 
 
 def printable(value: object) -> str:

@@ -113,7 +113,8 @@ def _refusal(offer: _Offer, task: TaskRecord) -> Refusal:
     if ANY_STEP not in offer.steps and task.step not in offer.steps:
         failed = f"the step {task.step!r} is not among the handled ones: {', '.join(map(repr, offer.steps))}"
     else:
-        failed = " AND ".join(format_text(each) for each in _unmet(offer.criteria.normal, task))
+        unmet = tuple(_unmet(offer.criteria.normal, task))
+        failed = format_text(unmet[0] if len(unmet) == 1 else And(unmet))
     return Refusal(offer.workers, written, failed)
 
 
