@@ -27,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from wiggle_core.cli.app import run  # noqa: PLC0415  # the packages it needs are an extra
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in NEEDED:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in NEEDED:
             raise
-        sys.stderr.write(f"wiggle: the command line needs {error.name}: pip install 'wiggle-core[cli]'\n")
+        sys.stderr.write(f"wiggle: the command line needs {missing}: pip install 'wiggle-core[cli]'\n")
         return 2
     return run(sys.argv[1:] if arguments is None else arguments)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +14,9 @@ import typer
 
 from wiggle_core.cli.failures import InputError, configure_log
 from wiggle_core.cli.options import JsonOption, StoreOption, opened_engine
+from wiggle_core.cli.output import print_json, print_line
+from wiggle_core.engine.engine import Engine
+from wiggle_core.errors import WiggleError
 from wiggle_core.worker.worker import Worker
 
 
@@ -34,15 +39,33 @@ def worker(
     if isinstance(found, Worker):
         if store is not None:
             raise InputError(f"{target} is a Worker with an engine of its own: leave --store out")
-        found.run()
-        return
-    if not callable(found):
+        _run(found, as_json)
+    elif callable(found):
+        with opened_engine(store) as engine:
+            _run(_made(target, found, engine), as_json)
+    else:
         raise InputError(f"{target} is neither a Worker nor a callable that returns one")
-    with opened_engine(store) as engine:
-        made = found(engine)
-        if not isinstance(made, Worker):
-            raise InputError(f"{target} returned {type(made).__name__}, not a Worker")
-        made.run()
+
+
+def _made(target: str, factory: Callable[[Engine], object], engine: Engine) -> Worker:
+    try:
+        made = factory(engine)
+    except WiggleError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise InputError(f"{target} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Worker):
+        raise InputError(f"{target} returned {type(made).__name__}, not a Worker")
+    return made
+
+
+def _run(worker: Worker, as_json: bool) -> None:
+    worker.run()
+    counts = asdict(worker.counts)
+    if as_json:
+        print_json({"worker": worker.id, **counts})
+    else:
+        print_line(f"worker {worker.id} stopped: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
 
 
 def _load(target: str) -> object:

@@ -1,0 +1,57 @@
+# Every command of the project. `demo` and `test` are all that a newcomer needs; they install what they use.
+#
+#   make demo ARGS="--rows 20000"      make test ARGS="tests/unit -k keys"      make bench ARGS="embedded --quick"
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+ARGS ?=
+
+.PHONY: help install demo test lint types bench servers format
+
+help:
+	@echo "make install | demo | test | lint | types | bench | servers | format"
+
+install: $(STAMP)
+
+# Done again only when the dependencies may have changed.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "wiggle needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	    { echo "the venv module is missing; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/pip || { echo "making .venv ..."; $(PYTHON) -m venv .venv; }
+	@echo "installing what a developer needs into .venv (a minute or two) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,demo]'
+	@touch $(STAMP)
+
+demo: install
+	$(BIN)/wiggle demo $(ARGS)
+
+test: install
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: install
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: install
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m benchmarks core
+	$(BIN)/python -m benchmarks embedded
+else
+	$(BIN)/python -m benchmarks $(ARGS)
+endif
+
+# Tests find a server by WIGGLE_TEST_<STORE>_URL; the stores of this version need none.
+servers:
+	@echo "nothing to start: memory and sqlite run inside the process"
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
