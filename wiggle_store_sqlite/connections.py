@@ -1,0 +1,206 @@
+"""Connections to one SQLite database: opened only if it is ours, pooled for readers, one at a time for writers.
+
+SQLite has one writer. Threads of this process queue at a lock of ours, since SQLite's own waiting is sleeping and
+trying again; between processes that is what there is (`busy_timeout`). A write transaction always begins IMMEDIATE: a
+read that turns into a write fails at once, without waiting (SQ1).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from threading import Lock
+from typing import TYPE_CHECKING, cast
+
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
+
+from wiggle_core.errors import PermanentStoreError, SchemaError, TransientStoreError
+from wiggle_core.stores.sql.migrations import upgrade_command
+from wiggle_store_sqlite.errors import DRIVER_ERRORS, translate
+from wiggle_store_sqlite.place import Place
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+
+APPLICATION_ID = 0x77696767  # "wigg"
+
+_POOLED = 8
+_CACHED_STATEMENTS = 512
+_SETTINGS = """
+    PRAGMA synchronous = {synchronous};
+    PRAGMA cache_size = -8192;
+    PRAGMA journal_size_limit = 67108864;
+    PRAGMA trusted_schema = OFF
+"""
+
+
+class Connections:
+    """Gives out connections for reading and for write transactions; every driver error leaves as a StoreError."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._process = os.getpid()
+        self._is_closed = False
+        self._file: tuple[int, int] | None = None
+        self._writers = Lock()
+        # In memory the database is the connection: whoever has it has the database for himself.
+        size, more = (1, 0) if place.is_memory else (_POOLED, -1)
+        self._pool = QueuePool(
+            lambda: cast("DBAPIConnection", self._open()),
+            pool_size=size,
+            max_overflow=more,
+            timeout=place.timeout,
+            use_lifo=True,
+            reset_on_return=None,
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection outside any transaction: each statement sees the latest commit."""
+        with self._checked_out() as connection:
+            try:
+                yield connection
+            except DRIVER_ERRORS as error:
+                raise translate(error, str(self.place)) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A connection inside a write transaction, committed at the end, rolled back on any exception."""
+        # The connection comes before the lock, for everybody: the other way round two could wait for each other.
+        with self._checked_out() as connection, self._turn():
+            self._require_same_file()
+            with transaction(connection, self.place):
+                yield connection
+
+    def close(self) -> None:
+        """Close all connections. In a forked child nothing is closed: they are the parent's."""
+        self._is_closed = True
+        if os.getpid() == self._process:
+            self._pool.dispose()
+
+    @contextmanager
+    def _checked_out(self) -> Iterator[sqlite3.Connection]:
+        if self._is_closed:
+            raise PermanentStoreError(f"{self.place} was closed by this program: open the store again")
+        if os.getpid() != self._process:
+            raise PermanentStoreError(
+                f"{self.place} was opened before this process was forked, and SQLite's locks do not survive that: "
+                "open the store after the fork"
+            )
+        try:
+            pooled = self._pool.connect()
+        except PoolTimeout as error:
+            raise TransientStoreError(f"{self.place} is kept busy by other threads of this process") from error
+        connection = cast("sqlite3.Connection", pooled.driver_connection)
+        try:
+            yield connection
+        finally:
+            if connection.in_transaction or self._is_closed:
+                pooled.invalidate()
+            pooled.close()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._writers.acquire(timeout=self.place.timeout):
+            raise TransientStoreError(f"{self.place} is kept busy by other threads of this process")
+        try:
+            yield
+        finally:
+            self._writers.release()
+
+    def _require_same_file(self) -> None:
+        """SQLite goes on writing to a file that was deleted or replaced, and what it commits there is lost (L4)."""
+        if self._file is not None and _identity(self.place.path) != self._file:
+            raise PermanentStoreError(
+                f"{self.place} was deleted or replaced while it was open: put it back, and start this program again"
+            )
+
+    def _open(self) -> sqlite3.Connection:
+        """A new connection for the pool; called by it within `_checked_out`."""
+        if not self.place.is_memory:
+            require_ours(self.place)
+        connection = connect(self.place, self.place.mode)
+        if not self.place.is_memory:
+            self._file = self._file or _identity(self.place.path)
+        return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, place: Place) -> Iterator[None]:
+    """A write transaction, committed at the end, rolled back on any exception. Raises StoreError."""
+    is_commit = False
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        is_commit = True
+        connection.execute("COMMIT")
+    except DRIVER_ERRORS as error:
+        raise translate(error, str(place), is_commit=is_commit) from error
+    finally:
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):  # what is still open then is thrown away with the connection
+                connection.execute("ROLLBACK")
+
+
+def connect(place: Place, mode: str) -> sqlite3.Connection:
+    """A connection with our settings, in autocommit. Raises StoreError."""
+    try:
+        connection = sqlite3.connect(
+            place.uri(mode),
+            uri=True,
+            timeout=place.timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_CACHED_STATEMENTS,
+        )
+        for pragma in _SETTINGS.format(synchronous=place.synchronous).split(";"):
+            connection.execute(pragma)
+    except DRIVER_ERRORS as error:
+        raise translate(error, str(place)) from error
+    return connection
+
+
+def require_ours(place: Place) -> None:
+    """Raise StoreError unless the file is a database that wiggle made; the message names the command that helps."""
+    if not is_ours(place):
+        raise SchemaError(f"the schema of {place} is missing: run `{upgrade_command(place.url)}`")
+
+
+def is_ours(place: Place) -> bool:
+    """Whether wiggle made the file; False for none and for an empty one. Changes nothing, not even of a stranger.
+
+    Raises SchemaError for another program's database, PermanentStoreError for a directory or no database at all.
+    """
+    if not os.path.lexists(place.path):
+        return False
+    if os.path.isdir(place.path):
+        raise PermanentStoreError(f"{place} is a directory: name a file in the store URL")
+    # `immutable` keeps SQLite from making files beside a stranger's database, and from recovering it. Reading the
+    # header ourselves would not do: closing the file drops the locks of every other connection of this process.
+    try:
+        with closing(sqlite3.connect(place.uri("ro", "&immutable=1"), uri=True)) as connection:
+            return require_own_or_empty(connection, place)
+    except DRIVER_ERRORS as error:
+        raise translate(error, str(place)) from error
+
+
+def require_own_or_empty(connection: sqlite3.Connection, place: Place) -> bool:
+    """Whether wiggle made the database that is open; False for an empty one. Raises SchemaError for a stranger's."""
+    ((mark,),) = connection.execute("PRAGMA application_id").fetchall()
+    if mark == APPLICATION_ID:
+        return True
+    ((objects,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    if mark or objects:
+        raise SchemaError(f"{place} belongs to another program: name another file in the store URL")
+    return False
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
