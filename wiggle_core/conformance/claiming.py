@@ -17,7 +17,9 @@ from wiggle_core.conformance.plugin import (
     ManualClock,
     claim,
     claim_one,
+    drain,
     enqueue_one,
+    find_by_pages,
     ids,
     in_order,
     make_task,
@@ -46,11 +48,7 @@ def _tied_tasks() -> list[TaskRecord]:
 
 def _drain(store: Store, *routes: Route, limit: int) -> list[str]:
     """The ids of claim after claim, until one comes back empty."""
-    taken: list[str] = []
-    while claimed := ids(claim(store, *routes, limit=limit)):
-        assert len(claimed) <= limit
-        taken += claimed
-    return taken
+    return [task.id for claimed in drain(store, *routes, limit=limit) for task in claimed]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
@@ -184,12 +182,8 @@ def test_pages_join_without_gap_or_repeat(store: Store) -> None:
     """O1: pages of `find`, each beginning behind the last key of the one before, give the whole order."""
     tasks = _tied_tasks()
     store.enqueue(tasks)
-    seen: list[str] = []
-    after = None
-    while page := store.find(route(Task.priority <= 1), READY, 5, after):
-        seen += ids(page)
-        after = page[-1].order_key
-    assert seen == in_order(task for task in tasks if task.priority <= 1)
+    found = find_by_pages(store, route(Task.priority <= 1), 5)
+    assert ids(found) == in_order(task for task in tasks if task.priority <= 1)
 
 
 def test_find_and_count_take_any_mix_of_states(store: Store) -> None:

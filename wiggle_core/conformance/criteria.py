@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 import pytest
 
 from wiggle_core.conformance.differential import Answer, Round, compare
-from wiggle_core.conformance.plugin import QUEUE, claim, ids, make_task, route
+from wiggle_core.conformance.plugin import QUEUE, claim, find_by_pages, ids, make_task, route
 from wiggle_core.conformance.strategies import Hostile
 from wiggle_core.criteria import evaluate
 from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import TRUE, Predicate
 from wiggle_core.criteria.wire import predicate_from_object
 from wiggle_core.stores.store import Store
-from wiggle_core.tasks.task import State, TaskRecord
+from wiggle_core.tasks.task import State
 from wiggle_core.tasks.wire import task_from_object
 
 CASES: dict[str, Any] = json.loads(  # Any: parsed JSON
@@ -72,10 +72,7 @@ def test_pages_of_hostile_predicates_join(store: Store) -> None:
     tried = Round.begin(store, hostile, 0, 48)
     for _ in range(25):
         predicate = hostile.predicate()
-        seen: list[TaskRecord] = []
-        while page := store.find(route(predicate, tried.queue), [State.READY], 7, seen[-1].order_key if seen else None):
-            seen += page
-        assert ids(seen) == tried.expected(predicate), predicate
+        assert ids(find_by_pages(store, route(predicate, tried.queue), 7)) == tried.expected(predicate), predicate
 
 
 def test_predicates_are_decided_by_the_database(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

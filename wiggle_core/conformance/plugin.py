@@ -11,7 +11,7 @@ import pytest
 
 from wiggle_core.criteria.tree import Predicate, Value, normalize
 from wiggle_core.stores.store import ClaimRequest, Expire, Route, Store
-from wiggle_core.tasks.task import Clock, OrderKey, TaskId, TaskRecord
+from wiggle_core.tasks.task import Clock, OrderKey, State, TaskId, TaskRecord
 
 SECOND = 1_000_000
 START = 1_772_323_200 * SECOND
@@ -104,6 +104,26 @@ def claim(
 ) -> list[TaskRecord]:
     """One claim with a token of its own; over `ALL` when no route is named."""
     return store.claim(ClaimRequest(owner, uuid4().hex, ttl, limit, routes or (ALL,)))
+
+
+def drain(store: Store, *routes: Route, limit: int, owner: str = "worker-1") -> Iterator[list[TaskRecord]]:
+    """Claim after claim until one comes back empty. A task that comes twice fails the check, which would never end."""
+    seen: set[TaskId] = set()
+    while claimed := claim(store, *routes, limit=limit, owner=owner):
+        assert len(claimed) <= limit
+        assert seen.isdisjoint(ids(claimed)), "a task was claimed again while it was leased"
+        seen.update(ids(claimed))
+        yield claimed
+
+
+def find_by_pages(store: Store, chosen: Route, size: int) -> list[TaskRecord]:
+    """The READY tasks, page by page. A task on two pages fails the check, which would never end."""
+    seen: list[TaskRecord] = []
+    while page := store.find(chosen, [State.READY], size, seen[-1].order_key if seen else None):
+        assert len(page) <= size
+        assert set(ids(seen)).isdisjoint(ids(page)), "a task is on two pages"
+        seen += page
+    return seen
 
 
 def claim_one(store: Store, ttl: int = TTL) -> TaskRecord:
