@@ -25,8 +25,6 @@ class Signal(Enum):
     WAKE = auto()
     """A task that matches became READY in this process."""
     STOP = auto()
-    HURRY = auto()
-    """Do not wait for the handlers that still run."""
 
 
 class Signals(Protocol):
@@ -38,7 +36,7 @@ class Signals(Protocol):
 
 
 class SignalQueue:
-    """Signals from any thread, and from signal handlers, where only SimpleQueue may be touched."""
+    """Signals from any thread."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Signal] = SimpleQueue()

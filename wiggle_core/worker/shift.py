@@ -35,6 +35,8 @@ MAX_UNSETTLED = 1_000
 """With more outcomes waiting than this, no more tasks are claimed."""
 FLUSH_SECONDS = 5.0
 """How long a stop goes on reporting outcomes to a store in trouble."""
+LOOK_SECONDS = 0.05
+"""How often a stop looks whether it is to hurry."""
 _RELEASE = Release()
 _MICROS = 1_000_000
 
@@ -87,9 +89,8 @@ class Shift:
         self._poller_thread.start()
 
     def hurry(self) -> None:
-        """Have a stop that is under way wait no longer. May be called from a signal handler."""
+        """Have a stop that is under way wait no longer. A flag and no more: it is set by a signal handler."""
         self._is_hurried = True
-        self._signals.send(Signal.HURRY)
 
     def stop(self, grace: float) -> None:
         """Stop claiming, give back what has not begun, let what runs finish for `grace` seconds, then give it back."""
@@ -147,7 +148,7 @@ class Shift:
 
     def _join(self, thread: Thread, deadline: float) -> None:
         while thread.is_alive() and not self._is_hurried and monotonic() < deadline:
-            thread.join(0.05)
+            thread.join(LOOK_SECONDS)
 
     def _return_unbegun(self) -> None:
         while True:
@@ -164,7 +165,7 @@ class Shift:
         if self._poller_thread.is_alive():
             return
         while self._poller.busy > 0 and not self._is_hurried and (left := deadline - monotonic()) > 0:
-            self._poller.absorb(self._signals.wait(left))
+            self._poller.absorb(self._signals.wait(min(left, LOOK_SECONDS)))
 
     def _return_running(self) -> None:
         for context in self._ledger.abandon():

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from queue import SimpleQueue
 from threading import Lock, current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import Any
@@ -23,6 +22,8 @@ from wiggle_core.worker.shift import Shift
 DEFAULT_HEARTBEAT = timedelta(seconds=10)
 DEFAULT_GRACE = timedelta(seconds=30)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOPPED = b"\0"
+_ENDING = {*_STOPPED, *STOP_SIGNALS}
 
 
 class Worker:
@@ -63,7 +64,7 @@ class Worker:
         self._ledger = Ledger(Counts())
         self._shift: Shift | None = None
         self._lock = Lock()
-        self._stopped: SimpleQueue[None] = SimpleQueue()
+        self._runs_until: int | None = None
 
     def __enter__(self) -> Worker:
         self.start()
@@ -100,7 +101,6 @@ class Worker:
             if self._shift is not None:
                 raise WorkerRejected(f"worker {self.id!r} is running")
             shift = Shift(self.engine, make_plan(self._options, self._handlers.steps), self._handlers, self._ledger)
-            self._stopped = SimpleQueue()
             shift.start()
             self._shift = shift
 
@@ -113,21 +113,32 @@ class Worker:
             if self._shift is not None:
                 self._shift.stop((self._options.grace if grace is None else grace).total_seconds())
                 self._shift = None
-                self._stopped.put(None)
+                if self._runs_until is not None:
+                    os.write(self._runs_until, _STOPPED)
 
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop` from another thread. A second signal does not wait for handlers."""
-        self.start()
+        ended, self._runs_until = os.pipe()
+        os.set_blocking(self._runs_until, False)
         try:
-            with self._signals_routed():
-                self._stopped.get()
+            with self._signals_routed(self._runs_until):
+                self.start()
+                while os.read(ended, 1)[0] not in _ENDING:
+                    pass
                 self.stop()
         finally:
             self.stop()
+            os.close(self._runs_until)
+            self._runs_until = None
+            os.close(ended)
 
     @contextmanager
-    def _signals_routed(self) -> Iterator[None]:
-        """The stop signals wake `run`; elsewhere than in the main thread Python cannot route them."""
+    def _signals_routed(self, pipe: int) -> Iterator[None]:
+        """Every signal's number goes into the pipe. The system may hand a signal to any thread, and then the main one
+        would sleep on in whatever it waits for; and Python's handlers may touch no lock and no queue.
+
+        Elsewhere than in the main thread Python cannot route signals.
+        """
         if current_thread() is not main_thread():
             yield
             return
@@ -136,17 +147,15 @@ class Worker:
         def on_signal(number: int, frame: FrameType | None) -> None:
             nonlocal received
             received += 1
-            # Only SimpleQueue may be touched here: the main thread may hold any other lock.
-            if received == 1:
-                self._stopped.put(None)
-            elif self._shift is not None:
+            if received > 1 and self._shift is not None:
                 self._shift.hurry()
 
-        previous: dict[signal.Signals, Any] = {
-            each: signal.signal(each, on_signal) for each in STOP_SIGNALS
-        }  # Any: typeshed's handler types
+        # Any: typeshed's type of handlers
+        previous: dict[signal.Signals, Any] = {each: signal.signal(each, on_signal) for each in STOP_SIGNALS}
+        previous_pipe = signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
         try:
             yield
         finally:
+            signal.set_wakeup_fd(previous_pipe)
             for each, handler in previous.items():
                 signal.signal(each, handler)
