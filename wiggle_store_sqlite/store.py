@@ -18,7 +18,8 @@ from wiggle_core.stores.store import (
     Slice,
 )
 from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRecord, system_clock
-from wiggle_store_sqlite import changes, claims, documents, enqueueing, questions, schema
+from wiggle_store_sqlite import changes as leasing
+from wiggle_store_sqlite import claims, documents, enqueueing, questions, schema
 from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.place import Place
 
@@ -79,10 +80,10 @@ class SqliteStore:
         return claims.claim(self._connections, self._clock, request)
 
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
-        return changes.extend(self._connections, self._clock, leases, ttl)
+        return leasing.extend(self._connections, self._clock, leases, ttl)
 
-    def apply(self, changes_: Sequence[Change]) -> set[TaskId]:
-        return changes.apply(self._connections, self._clock, changes_)
+    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+        return leasing.apply(self._connections, self._clock, changes)
 
     def due(self, limit: int) -> list[TaskRecord]:
         return questions.due(self._connections, self._clock, limit)
