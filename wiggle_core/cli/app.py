@@ -16,6 +16,7 @@ from wiggle_core import cli
 from wiggle_core.cli import attributes, criteria, db, task
 from wiggle_core.cli.backlog import backlog
 from wiggle_core.cli.demo import demo
+from wiggle_core.cli.demo import demo
 from wiggle_core.cli.enqueue import enqueue
 from wiggle_core.cli.failures import ExitCode, configure_log, failure_of
 from wiggle_core.cli.output import print_error, print_line
@@ -51,6 +52,7 @@ def wiggle(
     """Criteria-query routing of heterogeneous work, on your own database."""
 
 
+app.command()(demo)
 app.command()(demo)
 app.add_typer(db.group, name="db")
 app.command()(plugins)

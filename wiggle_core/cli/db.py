@@ -35,7 +35,7 @@ def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
     else:
         for finding in findings:
             print_line(finding)
-        print_line(f"{len(findings)} findings" if findings else f"{shown_url(store)} is in order")
+        print_line(f"findings: {len(findings)}" if findings else f"{shown_url(store)} is in order")
     if findings:
         raise typer.Exit(ExitCode.NO)
 

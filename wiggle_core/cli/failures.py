@@ -65,7 +65,8 @@ def _judge(error: BaseException) -> Failure:
         case typer.TyperException():
             return Failure(ExitCode.WRONG_INPUT, _usage(error))
         case StoreError():
-            hint = "" if is_debugging() else f"; {DEBUG_VARIABLE}=1 shows the cause"
+            has_cause = error.__cause__ is not None and not is_debugging()
+            hint = f"; {DEBUG_VARIABLE}=1 shows the cause" if has_cause else ""
             return Failure(ExitCode.STORE_TROUBLE, f"{error}{hint}")
         case StoreNotInstalled():
             return Failure(ExitCode.STORE_TROUBLE, str(error))

@@ -63,7 +63,7 @@ def test_findings_are_a_no(wiggle: Wiggle, monkeypatch: pytest.MonkeyPatch) -> N
     ended = wiggle("db", "check", "--store", "memory://", "--json")
     assert (ended.code, ended.json) == (1, {"ok": False, "findings": ["task 't' is READY in one place only"]})
     shown = wiggle("db", "check", "--store", "memory://")
-    assert (shown.code, shown.out.splitlines()) == (1, ["task 't' is READY in one place only", "1 findings"])
+    assert (shown.code, shown.out.splitlines()) == (1, ["task 't' is READY in one place only", "findings: 1"])
 
 
 def test_the_printed_statements_are_the_schema(wiggle: Wiggle, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_the_backlog_names_what_nobody_takes(wiggle: Wiggle, store: str) -> None
     assert found["slices"][1]["oldest_age_seconds"] >= 0
     assert {each["queue"]: each["count"] for each in found["uncovered"]} == {"mail": 1, "payments": 4}
     assert found["uncovered"][0]["samples"][0]["refusals"] == []
-    assert "no live worker polls this queue" in " ".join(wiggle("backlog", "--store", store).out.split())
+    assert "No live worker polls this queue." in wiggle("backlog", "--store", store).out
 
 
 def test_a_live_worker_covers_its_tasks(wiggle: Wiggle, store: str) -> None:
