@@ -16,7 +16,6 @@ from wiggle_core import cli
 from wiggle_core.cli import attributes, criteria, db, task
 from wiggle_core.cli.backlog import backlog
 from wiggle_core.cli.demo import demo
-from wiggle_core.cli.demo import demo
 from wiggle_core.cli.enqueue import enqueue
 from wiggle_core.cli.failures import ExitCode, configure_log, failure_of
 from wiggle_core.cli.output import print_error, print_line
@@ -52,7 +51,6 @@ def wiggle(
     """Criteria-query routing of heterogeneous work, on your own database."""
 
 
-app.command()(demo)
 app.command()(demo)
 app.add_typer(db.group, name="db")
 app.command()(plugins)
