@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
@@ -115,9 +116,10 @@ def format_text(predicate: Predicate) -> str:
             return _format_leaf(worded, "NOT ")
         case Not(argument):
             return f"NOT {_format_operand(argument)}"
+        case _ if predicate.negated:
+            return format_text(Not(replace(predicate, negated=False)))
         case _:
-            leaf = _format_leaf(predicate, "")
-            return f"NOT {leaf}" if predicate.negated else leaf
+            return _format_leaf(predicate, "")
 
 
 def _format_list(word: str, empty: str, arguments: Sequence[Predicate]) -> str:
