@@ -8,7 +8,9 @@ read that turns into a write fails at once, without waiting (SQ1).
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from threading import Lock
@@ -19,7 +21,7 @@ from sqlalchemy.pool import QueuePool
 
 from wiggle_core.errors import PermanentStoreError, SchemaError, TransientStoreError
 from wiggle_core.stores.sql.migrations import upgrade_command
-from wiggle_store_sqlite.errors import DRIVER_ERRORS, translate
+from wiggle_store_sqlite.errors import DRIVER_ERRORS, is_busy, translate
 from wiggle_store_sqlite.place import Place
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x77696767  # "wigg"
 
 _POOLED = 8
+_PAUSE_SECONDS, _LONG_PAUSE = 0.003, 0.02
+_BRISK_SECONDS = 2.0
+"""How long to wait for another process's transaction before pausing longer: by then it was stopped, or is a big one."""
 _CACHED_STATEMENTS = 512
 _SETTINGS = """
     PRAGMA synchronous = {synchronous};
@@ -133,7 +138,7 @@ def transaction(connection: sqlite3.Connection, place: Place) -> Iterator[None]:
     """A write transaction, committed at the end, rolled back on any exception. Raises StoreError."""
     is_commit = False
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        _begin(connection, place.timeout)
         yield
         is_commit = True
         connection.execute("COMMIT")
@@ -143,6 +148,27 @@ def transaction(connection: sqlite3.Connection, place: Place) -> Iterator[None]:
         if connection.in_transaction:
             with suppress(sqlite3.Error):  # what is still open then is thrown away with the connection
                 connection.execute("ROLLBACK")
+
+
+def _begin(connection: sqlite3.Connection, timeout: float) -> None:
+    """Begin a write transaction, trying again and again at short random intervals until the timeout.
+
+    SQLite's own waiting pauses longer and longer, so that whoever waits longest loses to whoever comes last.
+    """
+    end = time.monotonic() + timeout
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                left = end - time.monotonic()
+                if not is_busy(error) or left <= 0:
+                    raise
+            time.sleep(random.uniform(0.2, 1) * (_PAUSE_SECONDS if left > timeout - _BRISK_SECONDS else _LONG_PAUSE))
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {round(timeout * 1000)}")
 
 
 def connect(place: Place, mode: str) -> sqlite3.Connection:
@@ -180,11 +206,20 @@ def is_ours(place: Place) -> bool:
         raise PermanentStoreError(f"{place} is a directory: name a file in the store URL")
     # `immutable` keeps SQLite from making files beside a stranger's database, and from recovering it. Reading the
     # header ourselves would not do: closing the file drops the locks of every other connection of this process.
+    # But it takes no lock either, and a checkpoint under way looks like damage: what has a log is opened as usual.
+    is_in_use = _has_log(place)
     try:
-        with closing(sqlite3.connect(place.uri("ro", "&immutable=1"), uri=True)) as connection:
+        uri = place.uri("ro", "" if is_in_use else "&immutable=1")
+        with closing(sqlite3.connect(uri, uri=True, timeout=place.timeout)) as connection:
             return require_own_or_empty(connection, place)
     except DRIVER_ERRORS as error:
+        if not is_in_use and _has_log(place):  # somebody began to use it meanwhile
+            return is_ours(place)
         raise translate(error, str(place)) from error
+
+
+def _has_log(place: Place) -> bool:
+    return os.path.exists(f"{place.path}-wal")
 
 
 def require_own_or_empty(connection: sqlite3.Connection, place: Place) -> bool:
