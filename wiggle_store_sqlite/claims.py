@@ -63,7 +63,7 @@ def claim(connections: Connections, clock: Clock, request: ClaimRequest) -> list
 
 
 def _lease(connection: sqlite3.Connection, request: ClaimRequest, lease_until: int, numbers: str) -> list[Row]:
-    statement, guard = _guarded_lease(request.routes)
+    statement, guard = guarded_lease(request.routes)
     return connection.execute(statement, (request.owner, request.token, lease_until, numbers, *guard)).fetchall()
 
 
@@ -87,7 +87,7 @@ def _walk(routes: tuple[Route, ...]) -> tuple[str, list[tuple[object, ...]]]:
 
 
 @lru_cache(maxsize=512)
-def _guarded_lease(routes: tuple[Route, ...]) -> tuple[str, list[object]]:
+def guarded_lease(routes: tuple[Route, ...]) -> tuple[str, list[object]]:
     """The update that repeats each route's queue and predicate: what was read before the lock may have changed (O4)."""
     guards, binds = [], list[object]()
     for route in routes:
