@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from wiggle_core.tasks.keys import decode_attributes, encode_attributes
+from wiggle_core.tasks.keys import StoredAttributes, encode_attributes
 from wiggle_core.tasks.retry import DEFAULT_RETRY, RetryPolicy
 from wiggle_core.tasks.task import State, TaskRecord
 
@@ -33,13 +33,14 @@ def history_columns(table: str = "history") -> str:
 
 
 _STATE, _ATTRIBUTES, _INSTANCE, _RETRY = 5, 7, 15, 16
+_STATES = {state.value: state for state in State}
 
 
 def read_row(row: Row) -> TaskRecord:
     """The task in a row of `task_columns` or `history_columns`."""
     values = list(row)
-    values[_STATE] = State(row[_STATE])
-    values[_ATTRIBUTES] = decode_attributes(row[_ATTRIBUTES])
+    values[_STATE] = _STATES[row[_STATE]]
+    values[_ATTRIBUTES] = StoredAttributes(row[_ATTRIBUTES])
     values[_INSTANCE] = row[0] if row[_INSTANCE] is None else row[_INSTANCE]
     values[_RETRY] = DEFAULT_RETRY if row[_RETRY] is None else RetryPolicy.load(row[_RETRY])
     return TaskRecord(*values)

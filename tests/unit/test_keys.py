@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wiggle_core.criteria.check import MAX_LONG, MIN_LONG
 from wiggle_core.criteria.evaluate import family_of
 from wiggle_core.criteria.tree import Family, Value
-from wiggle_core.tasks.keys import decode_attributes, decode_key, encode_attributes, encode_value
+from wiggle_core.tasks.keys import StoredAttributes, decode_attributes, decode_key, encode_attributes, encode_value
 
 NINES = 10**38 - 1
 FIRST = datetime(1, 1, 1, tzinfo=timezone.utc)
@@ -186,6 +186,9 @@ def test_attributes_survive_storage(attributes: dict[str, Value]) -> None:
     """Section 5: the JSON object on the task row gives back the attributes that went in."""
     text = encode_attributes(attributes)
     assert decode_attributes(text) == attributes
+    stored = StoredAttributes(text)
+    assert stored == attributes
+    assert repr(stored) == repr(dict(stored.items()))
     assert json.loads(text) == {name: encode_value(value) for name, value in attributes.items()}
 
 

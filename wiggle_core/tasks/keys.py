@@ -9,7 +9,7 @@ to 28 digits.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
@@ -95,3 +95,34 @@ def encode_attributes(attributes: Mapping[str, Value]) -> str:
 def decode_attributes(text: str) -> dict[str, Value]:
     """The attributes that `encode_attributes` wrote."""
     return {name: decode_key(key) for name, key in json.loads(text).items()} if text != "{}" else {}
+
+
+class StoredAttributes(Mapping[str, Value]):
+    """The attributes in a stored text, decoded when they are first asked for.
+
+    Most tasks are claimed by SQL and worked without a look at them, and decoding five attributes of each was measured
+    to be a third of what a claim of ten costs in this process.
+    """
+
+    __slots__ = ("_text", "_values")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._values: dict[str, Value] | None = None
+
+    def _decoded(self) -> dict[str, Value]:
+        if self._values is None:
+            self._values = decode_attributes(self._text)
+        return self._values
+
+    def __getitem__(self, name: str) -> Value:
+        return self._decoded()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded())
+
+    def __len__(self) -> int:
+        return len(self._decoded())
+
+    def __repr__(self) -> str:
+        return repr(self._decoded())
