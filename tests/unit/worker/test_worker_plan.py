@@ -195,7 +195,8 @@ def test_whatever_matches_some_task_can_match() -> None:
 def random_predicate(rng: random.Random, depth: int) -> Predicate:
     if depth and rng.random() < 0.7:
         parts = tuple(random_predicate(rng, depth - 1) for _ in range(rng.choice([2, 2, 3])))
-        return rng.choice([And(parts), Or(parts), Not(parts[0])])
+        kinds: list[Predicate] = [And(parts), Or(parts), Not(parts[0])]
+        return rng.choice(kinds)
     text: Any = rng.choice([Task.step, Task.node, Task.attr("x", str)])
     number: Any = rng.choice([Task.attr("x", int), Task.attr("x", Decimal)])
     leaves: list[Predicate] = [

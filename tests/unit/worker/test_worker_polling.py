@@ -12,6 +12,10 @@ from wiggle_core.tasks.task import TaskRecord
 from wiggle_core.worker.polling import Backoff, Poller, Signal, SignalQueue
 
 
+def break_down() -> None:
+    raise KeyError("a bug")
+
+
 class Script:
     """Signals that come at given times of a clock, which only waiting moves. The last one is STOP."""
 
@@ -161,7 +165,7 @@ def test_trouble_backs_off(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_bug_does_not_end_the_poller(caplog: pytest.LogCaptureFixture) -> None:
     """Section 8: a worker survives whatever a claim raises."""
     bench = Bench(Script((0.15, Signal.STOP)))
-    bench.failing = lambda: {}["missing"]
+    bench.failing = break_down
     bench.poller.run()
     assert len(bench.claims) == 2
     assert "KeyError" in caplog.text

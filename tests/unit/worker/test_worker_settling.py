@@ -14,6 +14,10 @@ from wiggle_core.worker.ledger import Counts, Ledger
 from wiggle_core.worker.settling import Outbox, Settler
 
 
+def break_down() -> None:
+    raise KeyError("a bug")
+
+
 class Bench:
     """A settler over a store that does as it is told, on a clock that only pauses move."""
 
@@ -138,7 +142,7 @@ def test_one_bad_outcome_does_not_hold_up_the_others(bench: Bench) -> None:
 
 def test_a_bug_does_not_end_the_settler(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Section 8: a worker survives whatever a settlement raises."""
-    bench.trouble = lambda ids: {}["missing"] if "000" in ids else None
+    bench.trouble = lambda ids: break_down() if "000" in ids else None
     for number in range(101):
         bench.finish(number)
     bench.run()
