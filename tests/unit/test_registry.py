@@ -108,6 +108,15 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         assert missing.value.scheme == "strange"
 
 
+def test_another_import_that_fails_is_not_blamed_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Section 6: nobody is told to install what is installed."""
+    module = plugin(driver="no_such_driver")
+    module.__dict__.update(DRIVER="json")
+    install(monkeypatch, module)
+    with pytest.raises(StoreNotInstalled, match="'strange' cannot be opened: ModuleNotFoundError"):
+        open_store("strange://host/x")
+
+
 def test_plugins_whose_driver_is_missing_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 9: `wiggle plugins` lists what is there, whether or not the driver is."""
     for driver in ("no_such_driver", "no_such_package.driver", "json.no_such_module"):

@@ -65,7 +65,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     try:
         return plugin.open_store(parsed, clock=clock)
     except ImportError as error:
-        raise _driver_missing(plugin, name) from error
+        raise _driver_missing(plugin, name, error) from error
 
 
 def open_scratch(url: str, *, clock: Clock | None = None) -> Store:
@@ -75,7 +75,7 @@ def open_scratch(url: str, *, clock: Clock | None = None) -> Store:
     try:
         return plugin.open_scratch(parsed, clock=clock)
     except ImportError as error:
-        raise _driver_missing(plugin, name) from error
+        raise _driver_missing(plugin, name, error) from error
 
 
 def list_plugins() -> list[PluginInfo]:
@@ -117,7 +117,9 @@ def _load(entry: EntryPoint) -> StorePlugin:
     return cast("StorePlugin", plugin)
 
 
-def _driver_missing(plugin: StorePlugin, scheme: str) -> StoreNotInstalled:
+def _driver_missing(plugin: StorePlugin, scheme: str, error: ImportError) -> StoreNotInstalled:
+    if _is_installed(plugin.DRIVER):  # something else could not be imported: installing the driver would not help
+        return StoreNotInstalled(scheme, f"the store {scheme!r} cannot be opened: {error!r}")
     extra = plugin.EXTRA or scheme
     message = f"the driver {plugin.DRIVER!r} for {scheme} is not installed: pip install 'wiggle-core[{extra}]'"
     return StoreNotInstalled(scheme, message)
