@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from wiggle_core.criteria.check import MAX_JSON_BYTES, check, check_text
+from wiggle_core.criteria.check import check, check_text
 from wiggle_core.criteria.fields import Field, OrderedField, TextField
 from wiggle_core.criteria.tree import (
     FALSE,
@@ -24,10 +24,10 @@ from wiggle_core.criteria.tree import (
     Predicate,
     normalize_and_fingerprint,
 )
-from wiggle_core.criteria.written import written_size
 from wiggle_core.errors import CriteriaError
 
 T = TypeVar("T")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 class CriteriaBuilder:
@@ -103,8 +103,7 @@ class QueueCriteria:
     def __post_init__(self) -> None:
         check_queue(self.queue)
         if self.predicate is not None:
-            room = MAX_JSON_BYTES - written_size({"queue": self.queue, "where": None}) + len("null")
-            object.__setattr__(self, "predicate", check(self.predicate, "/where", room))
+            object.__setattr__(self, "predicate", check(self.predicate, "/where", self.queue))
 
     @classmethod
     def from_(cls, queue: str) -> QueueCriteria:
@@ -136,6 +135,6 @@ def check_queue(queue: object) -> str:
     name = check_text(queue, "/queue")
     if not name:
         raise CriteriaError("a queue needs a name", "/queue")
-    if any(unicodedata.category(character) == "Cc" for character in name):
+    if _CONTROL.search(name):
         raise CriteriaError("a queue's name has no control characters", "/queue")
     return name

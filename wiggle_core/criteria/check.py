@@ -55,16 +55,18 @@ _ORDER = frozenset({Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Ope
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def check(predicate: Predicate, path: str = "", room: int = MAX_JSON_BYTES) -> Predicate:
+def check(predicate: Predicate, path: str = "", queue: str | None = None) -> Predicate:
     """The predicate as written with its literals in one form; a leaf marked negated becomes `Not` of the leaf.
 
-    `room` is how many bytes of JSON it may take: what no reader accepts must not be built. Raises CriteriaError with
-    the JSON pointer, below `path`, of the first offender (C6, C7).
+    Its JSON is measured, that of criteria where `queue` is given: what no reader accepts must not be built. Raises
+    CriteriaError with the JSON pointer, below `path`, of the first offender (C6, C7).
     """
     walk = _Walk()
     checked = walk.visit(predicate, path, 1)
-    if walk.nodes + walk.literals > _CERTAINLY_SMALL and written_size(predicate_to_object(checked)) > room:
-        raise CriteriaError(f"more than {MAX_JSON_BYTES // 1024} KiB of JSON", path)
+    if walk.nodes + walk.literals > _CERTAINLY_SMALL:
+        where = predicate_to_object(checked)
+        if written_size(where if queue is None else {"queue": queue, "where": where}) > MAX_JSON_BYTES:
+            raise CriteriaError(f"more than {MAX_JSON_BYTES // 1024} KiB of JSON", path)
     return checked
 
 
@@ -98,7 +100,7 @@ class _Walk:
     def _all(self, arguments: Sequence[Predicate], path: str, depth: int) -> tuple[Predicate, ...]:
         if not isinstance(arguments, (tuple, list)):
             raise CriteriaError("a list of predicates is expected", f"{path}/args")
-        return tuple(self.visit(each, f"{path}/args/{index}", depth + 1) for index, each in enumerate(arguments))
+        return tuple([self.visit(each, f"{path}/args/{index}", depth + 1) for index, each in enumerate(arguments)])
 
     def _leaf(self, leaf: Leaf, path: str) -> Leaf:
         kind = check_reference(leaf.reference, f"{path}/args/0")
@@ -106,16 +108,18 @@ class _Walk:
         match leaf:
             case Compare(reference, operator, value):
                 self.literals += 1
-                return Compare(reference, _check_operator(operator, kind, path), check_value(kind, value, at))
+                known, checked = _check_operator(operator, kind, path), check_value(kind, value, at)
+                # Most leaves are in their one form already, and a new one costs more than the rest of its check.
+                return leaf if known is operator and checked is value else Compare(reference, known, checked)
             case Between(reference, low, high):
                 self.literals += 2
                 if kind is ValueType.BOOLEAN:
                     raise CriteriaError("booleans have no order", path)
                 return Between(reference, check_value(kind, low, at), check_value(kind, high, f"{path}/args/2"))
             case In(reference, values):
-                checked = _check_list(kind, values, at)
-                self.literals += len(checked)
-                return In(reference, checked)
+                members = _check_list(kind, values, at)
+                self.literals += len(members)
+                return In(reference, members)
             case Like(reference, pattern, escape):
                 self.literals += 1
                 if kind is not ValueType.STRING:
@@ -129,7 +133,7 @@ class _Walk:
 
 def _check_operator(operator: object, kind: ValueType, path: str) -> Operator:
     try:
-        known = Operator(str(operator))
+        known = operator if isinstance(operator, Operator) else Operator(str(operator))
     except ValueError:
         raise CriteriaError(f"no operator {short(operator)}; there are {', '.join(Operator)}", f"{path}/op") from None
     if kind is ValueType.BOOLEAN and known in _ORDER:

@@ -178,19 +178,17 @@ def compile_predicate(predicate: Predicate) -> Matcher:
     """
     source = _Source()
     expression = source.render(normalize(predicate))
-    lookup = "    a = t.attributes.get\n" if source.uses_attributes else ""
     namespace: dict[str, Any] = dict(source.constants)  # Any: literals of every type
-    code = f"def matcher(t):\n{lookup}    return {expression}\n"
+    code = f"def matcher(t):\n    return {expression}\n"
     exec(compile(code, "<predicate>", "exec"), namespace)  # the source holds operators and constant names only
     return cast("Matcher", namespace["matcher"])
 
 
 class _Source:
-    """Renders a normal form as one Python expression over `t` (the task) and `a` (its attributes' lookup)."""
+    """Renders a normal form as one Python expression over the task `t`; `v` is the value under test."""
 
     def __init__(self) -> None:
         self.constants: dict[str, object] = {"NUMBERS": _NUMBERS, "datetime": datetime}
-        self.uses_attributes = False
 
     def render(self, predicate: Predicate) -> str:
         match predicate:
@@ -220,8 +218,7 @@ class _Source:
         return f"((v := {name}) is not None and {self._test(leaf, 'v', literal)})"
 
     def _attribute(self, leaf: Leaf, name: str, kind: ValueType) -> str:
-        self.uses_attributes = True
-        fetched = f"(v := a({self._constant(name)}))"
+        fetched = f"(v := t.attributes.get({self._constant(name)}))"
         guard = _GUARDS[FAMILIES[kind]].format(fetched)
         if isinstance(leaf, IsNull):
             return f"(not {guard})"

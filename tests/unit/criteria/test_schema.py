@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # no py.typed
+from jsonschema import Draft202012Validator
 
 from wiggle_core.criteria import Predicate, criteria_from_object, json_schema, predicate_to_object
 from wiggle_core.errors import CriteriaError
