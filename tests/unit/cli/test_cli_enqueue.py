@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,15 @@ def test_a_plain_task_is_ready_now(wiggle: Wiggle, store: str) -> None:
 
 def test_fractions_stay_as_written(wiggle: Wiggle, store: str, tmp_path: Path) -> None:
     """A2: no fraction of a payload passes through a float on its way to the store."""
-    payload = '{"total": 12345678901234567890.123456789012345678, "n": 1e3, "s": "\\u00e9, {\\"}"}'
-    file = write_lines(tmp_path / "t", f'{{"queue": "q", "payload" : {payload} , "step": "s", "id": "t1"}}')
+    number = "12345678901234567890.123456789012345678"
+    payload = f'{{"total": {number}, "n": 1e3, "s": "\\u00e9, {{\\""}}'
+    head = '{"queue": "q", "step": "s", "id": "t1", "workflow": "w", "version": 1, "payload" : '
     with open_engine(store) as engine:
-        engine.declare("w", version=1, attributes=[Attribute("total", str, "total")])
+        engine.declare("w", version=1, attributes=[Attribute("total", Decimal, "total")])
+    file = write_lines(tmp_path / "t", f"{head}{payload} }}")
     assert wiggle("enqueue", "--file", file, "--store", store).code == 0
-    assert stored(store, "t1").payload == payload
+    task = stored(store, "t1")
+    assert (task.payload, task.attributes) == (payload, {"total": Decimal(number)})
 
 
 def test_the_same_file_again_changes_nothing(wiggle: Wiggle, store: str, tmp_path: Path) -> None:
