@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
-from wiggle_core.criteria.check import MAX_JSON_BYTES, MAX_NODES, check
+from wiggle_core.criteria.check import MAX_JSON_BYTES, MAX_NODES, MAX_VALUES, check
 from wiggle_core.criteria.instants import has_lost_digits, parse_instant
 from wiggle_core.criteria.tree import (
     FALSE,
@@ -240,6 +240,8 @@ class _Parser:
         while not self._accepted(")"):
             if members:
                 self._expect(",", ", or ) is expected")
+            if len(members) == MAX_VALUES:
+                raise self._refusal(f"more than {MAX_VALUES} values in a list")
             members.append(self._literal(f"/args/1/{len(members)}"))
         return members
 

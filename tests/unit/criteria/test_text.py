@@ -176,6 +176,7 @@ REFUSED: list[tuple[str, str, int]] = [
     ("step IN 'a'", "", 8),
     ("step IN ('a' 'b')", "", 13),
     ("step IN ('a',)", "", 13),
+    ("attempt IN (" + "1," * 200 + "1)", "", 412),
     ("step LIKE 5", "", 10),
     ("step LIKE 'a' ESCAPE !", "", 21),
     ("step = 'a' ESCAPE '!'", "", 11),
