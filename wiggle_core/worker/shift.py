@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic, sleep
@@ -44,9 +44,17 @@ _MICROS = 1_000_000
 class Shift:
     """The threads of a worker that runs."""
 
-    def __init__(self, engine: Engine, plan: Plan, handlers: Handlers, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        handlers: Handlers,
+        ledger: Ledger,
+        when_idle: Callable[[], None] | None = None,
+    ) -> None:
         options, settings = plan.options, engine.settings
         self._engine, self._plan, self._handlers, self._ledger = engine, plan, handlers, ledger
+        self._when_idle = when_idle
         self._work: SimpleQueue[TaskContext | None] = SimpleQueue()
         self._signals = SignalQueue()
         self._outbox = Outbox()
@@ -111,12 +119,15 @@ class Shift:
 
     def _claim(self, limit: int) -> Sequence[TaskRecord]:
         options, self._claimed_at = self._plan.options, monotonic()
+        was_settled = len(self._ledger) == 0
         try:
             claimed = self._engine.claim_routes(options.id, self._plan.routes, limit, options.lease)
         except StoreError:
             self._ledger.count("errors")
             raise
         self._ledger.count_claim(len(claimed), monotonic() - self._claimed_at)
+        if self._when_idle is not None and was_settled and not claimed:
+            self._when_idle()
         return claimed
 
     def _dispatch(self, tasks: Sequence[TaskRecord]) -> None:

@@ -97,10 +97,14 @@ class Worker:
 
     def start(self) -> None:
         """Begin to work in threads, and return. Raises WorkerRejected, or StoreError when the store refuses."""
+        self._begin(when_idle=None)
+
+    def _begin(self, when_idle: Callable[[], None] | None) -> None:
         with self._lock:
             if self._shift is not None:
                 raise WorkerRejected(f"worker {self.id!r} is running")
-            shift = Shift(self.engine, make_plan(self._options, self._handlers.steps), self._handlers, self._ledger)
+            plan = make_plan(self._options, self._handlers.steps)
+            shift = Shift(self.engine, plan, self._handlers, self._ledger, when_idle)
             shift.start()
             self._shift = shift
 
@@ -113,16 +117,29 @@ class Worker:
             if self._shift is not None:
                 self._shift.stop((self._options.grace if grace is None else grace).total_seconds())
                 self._shift = None
-                if self._runs_until is not None:
-                    os.write(self._runs_until, _STOPPED)
+                self._end_run()
+
+    def _end_run(self) -> None:
+        if self._runs_until is not None:
+            os.write(self._runs_until, _STOPPED)
 
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop` from another thread. A second signal does not wait for handlers."""
+        self._serve(when_idle=None)
+
+    def drain(self) -> None:
+        """As `run`, but end as soon as a claim finds nothing while no task of this worker is unsettled.
+
+        Tasks that wait for their time, or are leased to others, are not waited for.
+        """
+        self._serve(when_idle=self._end_run)
+
+    def _serve(self, when_idle: Callable[[], None] | None) -> None:
         ended, self._runs_until = os.pipe()
         os.set_blocking(self._runs_until, False)
         try:
             with self._signals_routed(self._runs_until):
-                self.start()
+                self._begin(when_idle)
                 while os.read(ended, 1)[0] not in _ENDING:
                     pass
                 self.stop()

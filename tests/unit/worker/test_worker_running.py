@@ -526,3 +526,36 @@ def no_thread_left() -> Iterator[None]:
     import threading  # noqa: PLC0415  # the module, beside the names taken from it
 
     eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("wiggle-")])
+
+
+def test_drain_ends_when_nothing_is_left(engine: Engine) -> None:
+    """Section 8: everything that is ready is settled, what a handler asks to run again at once too; then it returns."""
+    engine.enqueue_many(NewTask("q", "s", number) for number in range(50))
+    engine.enqueue("q", "s", "later", delay=NEVER)
+    ran: list[object] = []
+    worker = make(engine)
+
+    @worker.task("s")
+    def handle(context: TaskContext) -> object:
+        ran.append(context.payload)
+        return Retry("once more", delay=timedelta(0)) if context.attempt == 1 and context.payload == 7 else None
+
+    worker.drain()
+    assert sorted(map(str, ran)) == sorted([*map(str, range(50)), "7"])
+    assert engine.count(QueueCriteria("q"), {State.DONE}) == 50
+    assert engine.count(QueueCriteria("q"), {State.SCHEDULED}) == 1
+
+
+def test_drain_waits_for_a_handler_that_still_runs(engine: Engine) -> None:
+    """Section 8: empty claims beside a running handler are no end, for it may enqueue more."""
+    engine.enqueue("q", "s", 2)
+    worker = make(engine)
+
+    @worker.task("s")
+    def handle(context: TaskContext) -> None:
+        eventually(lambda: worker.counts.empty_claims >= 1)
+        if isinstance(context.payload, int) and context.payload > 0:
+            engine.enqueue("q", "s", context.payload - 1)
+
+    worker.drain()
+    assert worker.counts.done == 3

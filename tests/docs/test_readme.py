@@ -1,0 +1,60 @@
+"""The README's examples run as they stand: Python blocks one by one, `console` blocks on a small demo's database."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FLIGHTS = "2000"
+
+
+def blocks(language: str) -> list[str]:
+    return [body for found, body in _BLOCK.findall(README.read_text(encoding="utf-8")) if found == language]
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.splitlines()[0][:40])
+def test_python_block_runs(code: str, tmp_path: Path) -> None:
+    """Section 1: the README's code is executed; a block is a whole program, and warnings are errors."""
+    script = tmp_path / "block.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_twenty_lines_charge_the_order(tmp_path: Path) -> None:
+    """Section 1: the first example does what it says."""
+    script = tmp_path / "block.py"
+    script.write_text(blocks("python")[0], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "charging 1250 for eu-17\n"
+
+
+def test_console_blocks_run_on_the_demos_database(tmp_path: Path) -> None:
+    """Section 9: the walk through the demo's database works, command by command."""
+    wiggle = Path(sys.executable).with_name("wiggle")
+    subprocess.run([wiggle, "demo", "--rows", _FLIGHTS], cwd=tmp_path, capture_output=True, timeout=120, check=True)
+    environment = os.environ | {"PATH": f"{wiggle.parent}{os.pathsep}{os.environ['PATH']}"}
+    commands = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+    assert len(commands) >= 8
+    done = subprocess.run(
+        ["bash", "-euxc", "\n".join(commands)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mine-1" in done.stdout
