@@ -52,6 +52,7 @@ _CERTAINLY_SMALL = 32
 
 ATTRIBUTE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _ORDER = frozenset({Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL})
+_PLAIN_DECIMAL = re.compile(r"-?[1-9][0-9]*(?:\.[0-9]*[1-9])?")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -227,6 +228,10 @@ def fitting_decimal(value: int | Decimal) -> Decimal | None:
     """The number as a plain Decimal if it is finite, below 10^38 and within 38 digits and 38 places; else None."""
     if isinstance(value, int):
         return Decimal(value) if -(10**MAX_DIGITS) < value < 10**MAX_DIGITS else None
+    text = str(value)
+    # Most numbers are plain and short already, and this is asked of every decimal attribute of a bulk enqueue.
+    if len(text) <= MAX_DIGITS and value.__class__ is Decimal and _PLAIN_DECIMAL.fullmatch(text):
+        return value
     if not value.is_finite():
         return None
     if not value:
