@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from benchmarks.report import Report
 
@@ -44,9 +45,8 @@ def _run(report: Report, given: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to FILE, one object a line")
     commands = parser.add_subparsers(dest="benchmark", required=True)
-    commands.add_parser("core", help="predicates in the process, beside rule-engine and SQLAlchemy")
+    core = commands.add_parser("core", help="predicates in the process, beside rule-engine and SQLAlchemy")
     embedded = commands.add_parser("embedded", help="the SQLite store, beside bare sqlite3, huey and litequeue")
     embedded.add_argument("--rows", type=int, default=1_000_000, help="READY tasks of the deep queue (1,000,000)")
     embedded.add_argument("--quick", action="store_true", help="100,000 rows and fewer repeats: a look, not a proof")
@@ -56,13 +56,17 @@ def _parser() -> argparse.ArgumentParser:
     crashes.add_argument("--kills", type=int, default=20, help="claimers killed with SIGKILL (20)")
     crashes.add_argument("--lease", type=float, default=3.0, help="seconds of a lease (3)")
     crashes.add_argument("--seed", type=int, default=1, help="of the moments of the kills (1)")
+    for command in (core, embedded, crashes):
+        command.add_argument(
+            "--json", type=Path, metavar="FILE", help="also append every figure to FILE, as JSON lines"
+        )
     for command in (embedded, crashes):
         command.add_argument("--directory", type=Path, help="where the files go for a while (TMPDIR, else ./build)")
     return parser
 
 
 @contextmanager
-def _lines(path: Path | None) -> Iterator[object]:
+def _lines(path: Path | None) -> Iterator[TextIO | None]:
     if path is None:
         yield None
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from wiggle_core import NewTask, TaskContext, Worker, open_engine
 def drain(url: str, count: int, concurrency: int | None) -> dict[str, object]:
     """Enqueue, then time from the worker's start until it has stopped, when every outcome is stored.
 
-    `concurrency` None leaves the worker its default.
+    `concurrency` None leaves the worker its default, the number of CPUs.
     """
     finished = threading.Event()
     lock = threading.Lock()
@@ -23,8 +24,7 @@ def drain(url: str, count: int, concurrency: int | None) -> dict[str, object]:
             NewTask(queue="work", step="handle", payload={"number": number, "to": "someone@example.org"})
             for number in range(count)
         )
-        chosen = {} if concurrency is None else {"concurrency": concurrency}
-        worker = Worker(engine, "drain", queues=["work"], **chosen)
+        worker = Worker(engine, "drain", queues=["work"], concurrency=concurrency)
 
         @worker.task("handle")
         def handle(context: TaskContext) -> None:
@@ -39,7 +39,7 @@ def drain(url: str, count: int, concurrency: int | None) -> dict[str, object]:
         finished.wait()
         worker.stop()
         seconds = time.perf_counter() - started
-    return {"seconds": seconds, "tasks": seen, "concurrency": worker.concurrency}
+    return {"seconds": seconds, "tasks": seen, "concurrency": concurrency or os.cpu_count()}
 
 
 if __name__ == "__main__":
