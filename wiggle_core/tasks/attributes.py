@@ -15,7 +15,16 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 
-from wiggle_core.criteria.check import MAX_LONG, MAX_TEXT, MIN_LONG, check_attribute_name, check_text, fitting_decimal
+from wiggle_core.criteria.check import (
+    MAX_DIGITS,
+    MAX_LONG,
+    MAX_PLACES,
+    MAX_TEXT,
+    MIN_LONG,
+    check_attribute_name,
+    check_text,
+    fitting_decimal,
+)
 from wiggle_core.criteria.fields import value_type
 from wiggle_core.criteria.instants import parse_instant
 from wiggle_core.criteria.tree import Value, ValueType
@@ -112,7 +121,17 @@ class Declaration:
 def parse_payload(text: str) -> object:
     """The payload with fractions as Decimal, exactly as written. Raises TaskRejected when it is no JSON."""
     try:
-        return _decode(text)
+        found, end = _scan(text)
+    except (ValueError, ArithmeticError, RecursionError):
+        return _parse_oddity(text)
+    return found if end == len(text) else _parse_oddity(text)
+
+
+def _parse_oddity(text: str) -> object:
+    """As `parse_payload`, for text with numbers beyond what int() and Decimal() read, with blanks around it, or that
+    is no JSON."""
+    try:
+        return _decode_oddity(text)
     except RecursionError:
         raise TaskRejected("payload", "nested too deeply") from None
     except ValueError as error:
@@ -135,8 +154,10 @@ def _not_finite(_: str) -> Decimal:
     return Decimal("NaN")
 
 
-# Made once: json.loads makes a decoder for every call that names a parser, 1.2 of the 3.1 us of a small payload.
-_decode = json.JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_not_finite).decode
+# Made once: json.loads makes a decoder for every call that names a parser, 1.2 of the 3.1 us of a small payload. And
+# numbers are read by C code until one is met that it refuses: a Python function for each takes as long as the rest.
+_scan = json.JSONDecoder(parse_float=Decimal, parse_constant=_not_finite).raw_decode
+_decode_oddity = json.JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_not_finite).decode
 
 
 def _resolve(context: object, path: tuple[str, ...]) -> object:
@@ -154,6 +175,8 @@ def _resolve(context: object, path: tuple[str, ...]) -> object:
 def _fit_string(value: object) -> str | None:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         return None
+    if value.isascii() and "\0" not in value:
+        return value
     try:
         return check_text(value)
     except CriteriaError:
@@ -175,7 +198,13 @@ def _fit_long(value: object) -> int | None:
 def _fit_decimal(value: object) -> Decimal | None:
     if not isinstance(value, (int, Decimal)) or isinstance(value, bool):
         return None
-    return fitting_decimal(value)
+    return value if isinstance(value, Decimal) and _is_plain(value) else fitting_decimal(value)
+
+
+def _is_plain(value: Decimal) -> bool:
+    """Whether the number plainly fits as it is: a fraction without needless zeros, as almost all are."""
+    _, digits, exponent = value.as_tuple()
+    return isinstance(exponent, int) and -MAX_PLACES <= exponent < 0 != digits[-1] and len(digits) <= MAX_DIGITS
 
 
 def _fit_boolean(value: object) -> bool | None:

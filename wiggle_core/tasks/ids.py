@@ -15,7 +15,6 @@ from wiggle_core.tasks.task import TaskId
 
 _TAIL_BITS = 62
 _TAIL_MASK = (1 << _TAIL_BITS) - 1
-_VERSION = 7 << 76
 _VARIANT = 2 << _TAIL_BITS
 
 
@@ -30,16 +29,20 @@ class _Sequence:
         self._lock = Lock()
         self._millis = 0
         self._below = 0
+        self._prefix = ""
 
-    def next(self) -> tuple[int, int]:
+    def next(self) -> tuple[str, int]:
+        """The text of the millisecond, and the number below it."""
         with self._lock:
             millis = time_ns() // 1_000_000
             if millis > self._millis:
+                digits = f"{millis:012x}"
+                self._prefix = f"{digits[:8]}-{digits[8:]}-7"
                 # The top bit stays clear, so that counting up never overflows.
                 self._millis, self._below = millis, getrandbits(73)
             else:
                 self._below += 1
-            return self._millis, self._below
+            return self._prefix, self._below
 
 
 _sequence = _Sequence()
@@ -48,7 +51,6 @@ os.register_at_fork(after_in_child=_sequence.restart)
 
 def new_task_id() -> TaskId:
     """A UUIDv7 (RFC 9562) greater than all that this process made before, also when its clock steps back."""
-    millis, below = _sequence.next()
-    value = millis << 80 | _VERSION | below >> _TAIL_BITS << 64 | _VARIANT | below & _TAIL_MASK
-    digits = f"{value:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    prefix, below = _sequence.next()
+    digits = f"{below & _TAIL_MASK | _VARIANT:016x}"
+    return f"{prefix}{below >> _TAIL_BITS:03x}-{digits[:4]}-{digits[4:]}"

@@ -13,7 +13,8 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_PAYLOAD_DEPTH = 500
 """Python's decoder gives up near 1,000 levels, counted from wherever the reader's stack stands."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# Circles are met as too many levels: looking for them would cost every payload a tenth of its encoding.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 

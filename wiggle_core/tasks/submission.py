@@ -50,7 +50,7 @@ def admit(new: NewTask, now: int, attributes_of: AttributesOf, longest: int = MA
 
     Raises TaskRejected naming the field that is out of bounds.
     """
-    workflow, version = _optional_text("workflow", new.workflow), _version(new.version)
+    workflow, version = _optional_name("workflow", new.workflow), _version(new.version)
     payload = dump_payload(new.payload, longest)
     ready_at = now if new.delay is None and new.ready_at is None else _ready_at(new, now)
     task_id = new_task_id() if new.id is None else _identity("id", new.id)
@@ -66,8 +66,8 @@ def admit(new: NewTask, now: int, attributes_of: AttributesOf, longest: int = MA
         priority=_priority(new.priority),
         workflow=workflow,
         version=version,
-        node=_optional_text("node", new.node),
-        kind=_text("kind", new.kind, 1),
+        node=_optional_name("node", new.node),
+        kind=_name("kind", new.kind, 1),
         correlation_id=_optional_text("correlation_id", new.correlation_id),
         instance_id=task_id if new.instance_id is None else _identity("instance_id", new.instance_id),
         retry=DEFAULT_RETRY if new.retry is None else _retry(new.retry),
@@ -90,11 +90,25 @@ def _known_queue(queue: str) -> str:
 
 def check_step(step: object) -> str:
     """The step's name: text of 1 to 255 code points. Raises TaskRejected."""
-    return _text("step", step, 1)
+    return _name("step", step, 1)
 
 
 def _optional_text(field: str, value: object) -> str | None:
     return None if value is None else _text(field, value)
+
+
+def _optional_name(field: str, value: object) -> str | None:
+    return None if value is None else _name(field, value)
+
+
+def _name(field: str, value: object, shortest: int = 0) -> str:
+    """Text that many tasks share: found good once, it need not be read again."""
+    return _known_name(field, value, shortest) if isinstance(value, str) else _text(field, value, shortest)
+
+
+@lru_cache(maxsize=1024)
+def _known_name(field: str, value: str, shortest: int) -> str:
+    return _text(field, value, shortest)
 
 
 def _text(field: str, value: object, shortest: int = 0, longest: int = MAX_TEXT) -> str:
