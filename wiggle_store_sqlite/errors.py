@@ -66,3 +66,8 @@ def translate(error: DriverError, place: str, *, is_commit: bool = False) -> Sto
         return TransientStoreError(_TRANSIENT[primary].format(place))
     message = _PERMANENT.get(primary, "{} refused the work: see `wiggle db check`")
     return PermanentStoreError(f"{message.format(place)} ({getattr(error, 'sqlite_errorname', '')})")
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds a lock that it may give back."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

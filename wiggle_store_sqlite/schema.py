@@ -17,7 +17,7 @@ from wiggle_store_sqlite.connections import (
     require_own_or_empty,
     transaction,
 )
-from wiggle_store_sqlite.errors import translate
+from wiggle_store_sqlite.errors import is_busy, translate
 from wiggle_store_sqlite.place import Place
 
 MIGRATIONS = load_migrations("wiggle_store_sqlite")
@@ -101,7 +101,7 @@ def _use_wal(connection: sqlite3.Connection, place: Place) -> None:
             ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
             break
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+            if not is_busy(error) or time.monotonic() > end:
                 raise translate(error, str(place)) from error
             time.sleep(_PAUSE_SECONDS)
     if mode != "wal":
