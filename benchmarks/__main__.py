@@ -39,7 +39,7 @@ def _run(report: Report, given: argparse.Namespace) -> None:
         else:
             from benchmarks import crashes  # noqa: PLC0415
 
-            scenario = crashes.Scenario(given.processes, given.tasks, given.kills, given.lease, given.seed)
+            scenario = crashes.Scenario(given.processes, given.tasks, given.kills, lease=given.lease, seed=given.seed)
             crashes.run(report, directory, scenario)
 
 

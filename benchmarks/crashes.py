@@ -22,7 +22,6 @@ from benchmarks.victims import QUEUE, task_id
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.store import Store
 
-ENQUEUER_KILLS = 3
 SHOWN = 5
 
 
@@ -33,6 +32,7 @@ class Scenario:
     processes: int = 16
     tasks: int = 200_000
     kills: int = 20
+    enqueuer_kills: int = 3
     lease: float = 3.0
     seed: int = 1
 
@@ -57,10 +57,12 @@ def run(report: Report, directory: Path, scenario: Scenario) -> None:
 
 
 def _kill_enqueuers(report: Report, store: Store, url: str, scenario: Scenario) -> None:
-    report.head(f"Enqueueing {scenario.tasks:,} tasks; the enqueuer is killed {ENQUEUER_KILLS} times in mid-batch")
+    report.head(
+        f"Enqueueing {scenario.tasks:,} tasks; the enqueuer is killed {scenario.enqueuer_kills} times in mid-batch"
+    )
     random = Random(scenario.seed)
     started = time.perf_counter()
-    for threshold in sorted(random.sample(range(1, scenario.tasks), ENQUEUER_KILLS)):
+    for threshold in sorted(random.sample(range(1, scenario.tasks), scenario.enqueuer_kills)):
         enqueuer = start("victims", "enqueue", url, scenario.tasks)
         while count_live(store, QUEUE) < threshold and enqueuer.poll() is None:
             time.sleep(0.02)
