@@ -18,6 +18,7 @@ from wiggle_core.conformance.plugin import (
     claim,
     claim_one,
     drain,
+    enqueue_all,
     enqueue_one,
     find_by_pages,
     ids,
@@ -143,7 +144,7 @@ def test_a_match_behind_others_is_found(store: Store) -> None:
     """O4: matching tasks behind 300 that do not match are claimed, all of them and in order."""
     others = [make_task(created_at=START - 10, step="refund") for _ in range(300)]
     matching = [make_task(created_at=START + number % 4) for number in range(12)]
-    store.enqueue(others + matching)
+    enqueue_all(store, others + matching)
     assert _drain(store, route(Task.step == "charge"), limit=5) == in_order(matching)
     assert store.count(ALL, READY, 1000) == 300
 

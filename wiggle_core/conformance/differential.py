@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from wiggle_core.conformance.plugin import enqueue_all
 from wiggle_core.conformance.reach import Reach
 from wiggle_core.conformance.strategies import Hostile
 from wiggle_core.criteria.evaluate import matches
@@ -74,8 +75,7 @@ class Round:
     def begin(cls, store: Store, hostile: Hostile, serial: int, size: int) -> Round:
         queue = hostile.queue(serial)
         tasks = [hostile.task(f"{serial}-{number}", queue) for number in range(size)]
-        for start in range(0, size, store.capabilities.max_batch):
-            store.enqueue(tasks[start : start + store.capabilities.max_batch])
+        enqueue_all(store, tasks)
         return cls(store, queue, sorted(tasks, key=lambda task: task.order_key))
 
     def expected(self, predicate: Predicate) -> list[TaskId]:

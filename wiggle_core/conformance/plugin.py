@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, Protocol
 from uuid import uuid4
@@ -146,6 +146,14 @@ def expire_and_reclaim(store: Store, clock: ManualClock) -> tuple[TaskRecord, Ta
     clock.move(TTL / SECOND)
     assert store.apply([Expire(first.lease, 0, {})]) == {first.id}
     return first, claim_one(store)
+
+
+def enqueue_all(store: Store, tasks: Sequence[TaskRecord]) -> None:
+    """Put many new tasks into the store, in batches that it takes."""
+    size = store.capabilities.max_batch
+    for start in range(0, len(tasks), size):
+        batch = tasks[start : start + size]
+        assert store.enqueue(batch) == set(ids(batch))
 
 
 def stored(store: Store, task_id: TaskId) -> TaskRecord:

@@ -18,6 +18,7 @@ from wiggle_core.conformance.plugin import (
     claim,
     claim_one,
     drain,
+    enqueue_all,
     enqueue_one,
     ids,
     make_task,
@@ -47,8 +48,8 @@ def _race(open_handle: Callable[[], Store], run: Callable[[Store, int, Barrier],
 
 def test_racing_claims_take_each_task_once(open_handle: Callable[[], Store]) -> None:
     """L1, O4: four handles that claim at once take every task, none twice, and none of them goes without."""
-    tasks = [make_task(priority=number % 3) for number in range(400)]
-    open_handle().enqueue(tasks)
+    tasks = [make_task(priority=number % 3) for number in range(1200)]
+    enqueue_all(open_handle(), tasks)
 
     def take(store: Store, number: int, barrier: Barrier) -> list[str]:
         taken = ids(claim(store, limit=3))
@@ -62,9 +63,9 @@ def test_racing_claims_take_each_task_once(open_handle: Callable[[], Store]) -> 
 
 def test_racing_claims_and_settlements_lose_nothing(open_handle: Callable[[], Store]) -> None:
     """L1, L2: handles that claim, extend and settle at once settle each task exactly once."""
-    tasks = [make_task() for _ in range(120)]
+    tasks = [make_task() for _ in range(400)]
     store = open_handle()
-    store.enqueue(tasks)
+    enqueue_all(store, tasks)
 
     def work(handle: Store, number: int, _: Barrier) -> list[str]:
         settled: list[str] = []
@@ -82,25 +83,24 @@ def test_racing_claims_and_settlements_lose_nothing(open_handle: Callable[[], St
 def test_racing_enqueues_insert_each_id_once(open_handle: Callable[[], Store]) -> None:
     """L4: when handles enqueue the same ids at once, each id is inserted by one of them only."""
     store = open_handle()
-    names = [f"t{number:03d}" for number in range(60)]
+    names = [f"t{number:04d}" for number in range(900)]
 
-    def enqueue(handle: Store, number: int, _: Barrier) -> set[str]:
-        chosen = names if number % 2 else names[::-1]
-        return set[str]().union(
-            *(handle.enqueue([make_task(name) for name in chosen[i : i + 7]]) for i in range(0, 60, 7))
-        )
+    def enqueue(handle: Store, number: int, _: Barrier) -> list[str]:
+        inserted: list[str] = []
+        for start in range(0, len(names), 7):
+            batch = [make_task(name) for name in names[start : start + 7]]
+            inserted += handle.enqueue(batch if number % 2 else batch[::-1])
+        return inserted
 
     shares = _race(open_handle, enqueue)
-    assert sum(map(len, shares)) == len(names)
-    assert set[str]().union(*shares) == set(names)
+    assert sorted(each for share in shares for each in share) == names
     assert len(claim(store)) == len(names)
 
 
 def test_a_task_ends_once(open_handle: Callable[[], Store], clock: ManualClock) -> None:
     """L2: when its holder settles, a sweeper expires and a user cancels a task at once, exactly one takes effect."""
     store = open_handle()
-    for _ in range(40):
-        enqueue_one(store)
+    enqueue_all(store, [make_task() for _ in range(300)])
     held = claim(store)
     clock.move(TTL / SECOND)
 
@@ -120,30 +120,33 @@ def test_a_task_ends_once(open_handle: Callable[[], Store], clock: ManualClock) 
 def test_racing_cancels_and_settlements_agree(open_handle: Callable[[], Store]) -> None:
     """L2, L7: batches that name the same tasks in different order take effect on each of them once."""
     store = open_handle()
-    for _ in range(60):
-        enqueue_one(store)
+    enqueue_all(store, [make_task() for _ in range(800)])
     held = claim(store)
 
-    def settle(handle: Store, number: int, _: Barrier) -> set[str]:
-        mine = held if number % 2 else held[::-1]
-        changes: list[Change] = [Cancel(task.id) if number < 2 else Finish(task.lease, State.DONE) for task in mine]
-        return handle.apply(changes)
+    def settle(handle: Store, number: int, _: Barrier) -> list[str]:
+        settled: list[str] = []
+        for start in range(0, len(held), 10):
+            batch = held[start : start + 10] if number % 2 else held[start : start + 10][::-1]
+            changes: list[Change] = [
+                Finish(task.lease, State.DONE) if number < 2 else Cancel(task.id) for task in batch
+            ]
+            settled += handle.apply(changes)
+        return settled
 
-    shares = _race(open_handle, settle)
-    assert sum(map(len, shares)) == len(held)
-    assert set[str]().union(*shares) == set(ids(held))
+    settled = [each for share in _race(open_handle, settle) for each in share]
+    assert sorted(settled) == sorted(ids(held))
 
 
 def test_racing_sweepers_get_different_tasks(open_handle: Callable[[], Store], clock: ManualClock) -> None:
     """Section 6: sweepers that ask at once get different tasks, together all that are due."""
     store = open_handle()
-    tasks = [make_task(state=State.SCHEDULED, ready_at=START + number) for number in range(90)]
-    store.enqueue(tasks)
+    tasks = [make_task(state=State.SCHEDULED, ready_at=START + number) for number in range(800)]
+    enqueue_all(store, tasks)
     clock.move(1)
 
     def sweep(handle: Store, _number: int, _barrier: Barrier) -> list[str]:
         swept: list[str] = []
-        while found := ids(handle.due(4)):
+        while found := ids(handle.due(2)):
             assert set(swept).isdisjoint(found), "a task came again while it was kept for one sweeper"
             swept += found
         return swept
@@ -156,7 +159,7 @@ def test_racing_document_writes_lose_no_update(open_handle: Callable[[], Store])
     """Section 6: of writers that count up one document by compare-and-set, none overwrites another's step."""
     store = open_handle()
     store.put_document("counter", "c", "0", 0)
-    steps = 15
+    steps = 100
 
     def count_up(handle: Store, _number: int, _barrier: Barrier) -> None:
         for _ in range(steps):
@@ -182,7 +185,7 @@ def _step(handle: Store) -> bool:
 def test_a_claim_beside_others_is_whole(open_handle: Callable[[], Store], clock: ManualClock) -> None:
     """L2: tasks claimed while others claim carry the claim's own token and owner, and are found by it."""
     store = open_handle()
-    store.enqueue([make_task() for _ in range(60)])
+    enqueue_all(store, [make_task() for _ in range(300)])
 
     def check(handle: Store, number: int, _: Barrier) -> None:
         for held in drain(handle, limit=5, owner=f"worker-{number}"):
