@@ -42,7 +42,7 @@ from wiggle_core.tasks.task import MAX_PRIORITY, TaskRecord
 T = TypeVar("T")
 
 TEXTS = (
-    *("", " ", "a", "A", "a ", " a", "a\t", "aa", "ab", "aB", "AB", "abc", "abC", "b", "ba", "Z", "z", "~"),
+    *("", "", "", " ", "a", "A", "a ", " a", "a\t", "aa", "ab", "aB", "AB", "abc", "abC", "b", "ba", "Z", "z", "~"),
     *("%", "_", "a%b", "a_b", "axb", "a%", "%a", "50%_off", "50%_off!", "!", "!%", "a!b", "!!", "#", "a#b"),
     *("\\", "\\\\", "a\\b", "\\%", "\\_", "'", "''", "o'brien", '"', '""', "`", "[a]", "[^a]%", "[", "]"),
     *("*", "?", "a*", "a?b", "^a$", ".", ".*", "(a|b)", "{}", "$1", ":x", "?1", "%s", "%(a)s", "-- x", "; drop"),
@@ -53,7 +53,7 @@ TEXTS = (
     *("1000", "1e3", "1000.0", "01000", "-1", "true", "null", "NULL", "nan", "s", "n1", "n2503", "b1", "t0", "0x41"),
     *("x" * 254, "x" * 255, "x" * 254 + "y", "\U0001f600" * 255, "a" * 120 + "%" + "b" * 120),
 )
-"""Every kind of text that a collation, a quoter, a LIKE or a key might treat as another."""
+"""Every kind of text that a collation, a quoter, a LIKE or a key might treat as another; the empty one often."""
 
 LONGS = (
     *(0, 1, -1, 2, 3, 5, 9, 10, 11, 99, 100, 999, 1000, 1001, -5, -9, -10, -11, -1000),
