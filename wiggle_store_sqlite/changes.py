@@ -35,7 +35,7 @@ _UNCHANGED = (
 )
 
 # The list drives each statement, one task found by its id for each entry: CROSS JOIN and INDEXED BY say so to a
-# planner that might prefer to pass over all running tasks.
+# planner that old statistics might lead through all tasks.
 _SETTLE = f"""
     INSERT INTO history (number, id, {_UNCHANGED}, ready_at, attributes, attempt, owner, lease_until, finished_at,
         state, result, error)
@@ -43,34 +43,55 @@ _SETTLE = f"""
         json_extract(change.value, '$[2]'), json_extract(change.value, '$[3]'), {{error}}
     FROM json_each(:changes) AS change CROSS JOIN task INDEXED BY task_id
     WHERE task.id = json_extract(change.value, '$[0]') AND {{guard}}
-    RETURNING number, id
+    RETURNING id, token
 """
-_UPDATE = """
-    UPDATE task INDEXED BY task_id SET {assignments}, reserved_at = NULL
-    FROM json_each(:changes) AS change
-    WHERE task.id = json_extract(change.value, '$[0]') AND {guard}
-    RETURNING number, task.id
+_CHANGING = ("state", "attempt", "ready_at", "attributes", "error", "owner", "lease_until")
+# An upsert, since UPDATE .. FROM leaves the order of its join to the planner whatever is written.
+_UPDATE = f"""
+    INSERT INTO task (number, id, {_UNCHANGED}, {", ".join(_CHANGING)})
+    SELECT number, task.id, {_UNCHANGED}, {{values}}
+    FROM json_each(:changes) AS change CROSS JOIN task INDEXED BY task_id
+    WHERE task.id = json_extract(change.value, '$[0]') AND {{guard}}
+    ON CONFLICT (number) DO UPDATE
+    SET {", ".join(f"{column} = excluded.{column}" for column in _CHANGING)}, reserved_at = NULL
+    RETURNING id, token
 """
 _REVIVE = f"""
     INSERT INTO task (number, id, {_UNCHANGED}, ready_at, attributes, attempt, state)
     SELECT number, history.id, {_UNCHANGED}, :now, json_extract(change.value, '$[1]'), 1, 'READY'
     FROM json_each(:changes) AS change CROSS JOIN history INDEXED BY history_id
     WHERE history.id = json_extract(change.value, '$[0]') AND state IN ('FAILED', 'CANCELLED')
-    RETURNING number, id
+    RETURNING id, token
 """
-_LEAVE_TASK = "DELETE FROM task WHERE number IN (SELECT value FROM json_each(?))"
-_LEAVE_HISTORY = "DELETE FROM history WHERE number IN (SELECT value FROM json_each(?))"
+_LEAVE_TASK = "DELETE FROM task INDEXED BY task_id WHERE id IN (SELECT value FROM json_each(?))"
+_LEAVE_HISTORY = "DELETE FROM history INDEXED BY history_id WHERE id IN (SELECT value FROM json_each(?))"
 
 _IS_LEASED = "state = 'RUNNING' AND token = json_extract(change.value, '$[1]')"
 _RAN_OUT = f"{_IS_LEASED} AND lease_until <= :now"
-_AGAIN = """
-    state = iif(json_extract(change.value, '$[2]') > 0, 'SCHEDULED', 'READY'), attempt = attempt + 1,
-    ready_at = :now + json_extract(change.value, '$[2]'), attributes = json_extract(change.value, '$[3]'),
-    error = json_extract(change.value, '$[4]'), owner = NULL, lease_until = NULL
-"""
-_BACK = "state = 'READY', attributes = json_extract(change.value, '$[2]'), owner = NULL, lease_until = NULL"
-_NOW_READY = "state = 'READY', ready_at = :now, attributes = json_extract(change.value, '$[1]')"
 _NEW_ERROR = "json_extract(change.value, '$[4]')"
+
+
+_AGAIN = {
+    "state": "iif(json_extract(change.value, '$[2]') > 0, 'SCHEDULED', 'READY')",
+    "attempt": "attempt + 1",
+    "ready_at": ":now + json_extract(change.value, '$[2]')",
+    "attributes": "json_extract(change.value, '$[3]')",
+    "error": _NEW_ERROR,
+    "owner": "NULL",
+    "lease_until": "NULL",
+}
+_BACK = {
+    "state": "'READY'",
+    "attributes": "json_extract(change.value, '$[2]')",
+    "owner": "NULL",
+    "lease_until": "NULL",
+}
+_NOW_READY = {"state": "'READY'", "ready_at": ":now", "attributes": "json_extract(change.value, '$[1]')"}
+
+
+def _update(new: dict[str, str], guard: str) -> str:
+    """The update that gives some columns new values and keeps the others."""
+    return _UPDATE.format(values=", ".join(new.get(column, column) for column in _CHANGING), guard=guard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +105,12 @@ class _Step:
 _FINISH = _Step(_SETTLE.format(error=_NEW_ERROR, guard=_IS_LEASED), _LEAVE_TASK)
 _GIVE_UP = _Step(_SETTLE.format(error=_NEW_ERROR, guard=_RAN_OUT), _LEAVE_TASK)
 _CANCEL = _Step(_SETTLE.format(error="error", guard="state IN ('SCHEDULED', 'READY', 'RUNNING')"), _LEAVE_TASK)
-_REQUEUE = _Step(_UPDATE.format(assignments=_AGAIN, guard=_IS_LEASED))
-_TAKE_BACK = _Step(_UPDATE.format(assignments=_AGAIN, guard=_RAN_OUT))
-_GIVE_BACK = _Step(_UPDATE.format(assignments=_BACK, guard=_IS_LEASED))
-_PROMOTE = _Step(_UPDATE.format(assignments=_NOW_READY, guard="state = 'SCHEDULED' AND ready_at <= :now"))
+_REQUEUE = _Step(_update(_AGAIN, _IS_LEASED))
+_TAKE_BACK = _Step(_update(_AGAIN, _RAN_OUT))
+_GIVE_BACK = _Step(_update(_BACK, _IS_LEASED))
+_PROMOTE = _Step(_update(_NOW_READY, "state = 'SCHEDULED' AND ready_at <= :now"))
 _BRING_BACK = _Step(_REVIVE, _LEAVE_HISTORY)
-
-_EXTEND = """
-    UPDATE task INDEXED BY task_id SET lease_until = :until, reserved_at = NULL
-    FROM json_each(:changes) AS change
-    WHERE task.id = json_extract(change.value, '$[0]') AND state = 'RUNNING'
-        AND token = json_extract(change.value, '$[1]')
-    RETURNING task.id, token
-"""
+_EXTEND = _update({"lease_until": ":now"}, _IS_LEASED)
 
 
 def apply(connections: Connections, clock: Clock, changes: Sequence[Change]) -> set[TaskId]:
@@ -153,10 +167,11 @@ def _planned(change: Change) -> tuple[_Step, Values]:
 
 def _carry_out(connection: sqlite3.Connection, steps: dict[_Step, str], now: int) -> Iterator[TaskId]:
     for step, changes in steps.items():
-        moved = connection.execute(step.statement, {"now": now, "changes": changes}).fetchall()
+        rows = connection.execute(step.statement, {"now": now, "changes": changes}).fetchall()
+        moved = [task_id for task_id, _ in rows]
         if moved and step.leave:
-            connection.execute(step.leave, (json.dumps([number for number, _ in moved]),))
-        yield from (task_id for _, task_id in moved)
+            connection.execute(step.leave, (json.dumps(moved),))
+        yield from moved
 
 
 def extend(connections: Connections, clock: Clock, leases: Sequence[Lease], ttl: int) -> set[Lease]:
@@ -165,5 +180,5 @@ def extend(connections: Connections, clock: Clock, leases: Sequence[Lease], ttl:
         return set()
     named = json.dumps([(lease.task_id, lease.token) for lease in leases])
     with connections.writing() as connection:
-        held = connection.execute(_EXTEND, {"until": clock() + ttl, "changes": named}).fetchall()
+        held = connection.execute(_EXTEND, {"now": clock() + ttl, "changes": named}).fetchall()
     return {Lease(task_id, token) for task_id, token in held}

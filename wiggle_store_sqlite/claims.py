@@ -20,26 +20,18 @@ from wiggle_store_sqlite.rows import Row, read_row, task_columns
 ORDER = "priority, created_at, ready_at, id"
 
 _WALK = f"""
-    SELECT number, {ORDER} FROM task INDEXED BY task_dispatch
+    SELECT {ORDER} FROM task INDEXED BY task_dispatch
     WHERE queue = ? AND state = 'READY' AND {{condition}}
     ORDER BY {ORDER} LIMIT ?
 """
-_CANDIDATES = "SELECT json_group_array(number), count(*) FROM ({walk})"
-_MERGED = f"SELECT number FROM ({{walks}}) ORDER BY {ORDER} LIMIT ?"
+_CANDIDATES = "SELECT json_group_array(id), count(*) FROM ({walk})"
+_MERGED = f"SELECT id FROM ({{walks}}) ORDER BY {ORDER} LIMIT ?"
 
-# The plus keeps the planner at the numbers: `queue` would lead it to the dispatch index, and through the whole queue.
+# Statistics made by ANALYZE while there were few tasks would lead the planner through all of them, hence INDEXED BY.
 _LEASE = f"""
-    UPDATE task SET state = 'RUNNING', owner = ?, token = ?, lease_until = ?, reserved_at = NULL
-    WHERE number IN (SELECT value FROM json_each(?)) AND +state = 'READY' AND ({{guard}})
+    UPDATE task INDEXED BY task_id SET state = 'RUNNING', owner = ?, token = ?, lease_until = ?, reserved_at = NULL
+    WHERE id IN (SELECT value FROM json_each(?)) AND state = 'READY' AND ({{guard}})
     RETURNING {task_columns()}
-"""
-
-_EXTEND = """
-    UPDATE task SET lease_until = ?, reserved_at = NULL
-    FROM json_each(?) AS named CROSS JOIN task AS held INDEXED BY task_id
-    WHERE held.id = json_extract(named.value, '$[0]') AND held.token = json_extract(named.value, '$[1]')
-        AND held.state = 'RUNNING' AND task.number = held.number
-    RETURNING task.id, task.token
 """
 
 
@@ -49,26 +41,26 @@ def claim(connections: Connections, clock: Clock, request: ClaimRequest) -> list
         return []
     walk = candidates(request.routes, request.limit)
     with connections.reading() as connection:
-        numbers, count = connection.execute(walk.text, walk.binds).fetchone()
+        ids, count = connection.execute(walk.text, walk.binds).fetchone()
     if not count:
         return []
     with connections.writing() as connection:
         lease_until = clock() + request.ttl
-        rows = _lease(connection, request, lease_until, numbers)
+        rows = _lease(connection, request, lease_until, ids)
         if len(rows) < count:  # others were quicker: take what is left, now that nobody else can
             walk = candidates(request.routes, request.limit - len(rows))
-            numbers, _ = connection.execute(walk.text, walk.binds).fetchone()
-            rows += _lease(connection, request, lease_until, numbers)
+            ids, _ = connection.execute(walk.text, walk.binds).fetchone()
+            rows += _lease(connection, request, lease_until, ids)
     return sorted(map(read_row, rows), key=attrgetter("order_key"))
 
 
-def _lease(connection: sqlite3.Connection, request: ClaimRequest, lease_until: int, numbers: str) -> list[Row]:
+def _lease(connection: sqlite3.Connection, request: ClaimRequest, lease_until: int, ids: str) -> list[Row]:
     statement, guard = guarded_lease(request.routes)
-    return connection.execute(statement, (request.owner, request.token, lease_until, numbers, *guard)).fetchall()
+    return connection.execute(statement, (request.owner, request.token, lease_until, ids, *guard)).fetchall()
 
 
 def candidates(routes: tuple[Route, ...], limit: int) -> Fragment:
-    """The query for the numbers of the tasks to claim, as one JSON list, and their count. One row is one step, and
+    """The query for the ids of the tasks to claim, as one JSON list, and their count. One row is one step, and
     so one wait for Python's global lock, whatever other threads compute."""
     text, pieces = _walk(routes)
     binds = [bind for piece in pieces for bind in (*piece, limit)]
@@ -92,7 +84,7 @@ def guarded_lease(routes: tuple[Route, ...]) -> tuple[str, list[object]]:
     guards, binds = [], list[object]()
     for route in routes:
         condition = WRITER.render(route.predicate)
-        guards.append(f"(+queue = ? AND {condition.text})")
+        guards.append(f"(queue = ? AND {condition.text})")
         binds += (route.queue, *condition.binds)
     return _LEASE.format(guard=" OR ".join(guards)), binds
 

@@ -30,9 +30,10 @@ _GET = f"""
     SELECT {task_columns()} FROM task WHERE id = :id
     UNION ALL SELECT {history_columns()} FROM history WHERE id = :id
 """
-_LOOKUP = """
-    SELECT id, state, token, attempt FROM task WHERE id IN (SELECT value FROM json_each(:ids))
-    UNION ALL SELECT id, state, token, attempt FROM history WHERE id IN (SELECT value FROM json_each(:ids))
+_NAMED = "id IN (SELECT value FROM json_each(:ids))"
+_LOOKUP = f"""
+    SELECT id, state, token, attempt FROM task INDEXED BY task_id WHERE {_NAMED}
+    UNION ALL SELECT id, state, token, attempt FROM history INDEXED BY history_id WHERE {_NAMED}
 """
 _LEASED = f"""
     SELECT {task_columns()} FROM task INDEXED BY task_leased WHERE state = 'RUNNING' AND token = ? ORDER BY {ORDER}
@@ -48,24 +49,25 @@ RESERVATION_MICROS = 5_000_000
 # The lower bound is for a clock that stepped back: it must not stretch a reservation.
 _FREE = "(reserved_at IS NULL OR NOT reserved_at BETWEEN :now - :reservation + 1 AND :now)"
 _DUE = f"""
-    SELECT json_group_array(number), count(*) FROM (
-        SELECT number FROM (
+    SELECT json_group_array(id), count(*) FROM (
+        SELECT id FROM (
             SELECT * FROM (
-                SELECT number, lease_until AS due_at, id FROM task INDEXED BY task_leased
+                SELECT lease_until AS due_at, id FROM task INDEXED BY task_leased
                 WHERE state = 'RUNNING' AND lease_until <= :now AND {_FREE} ORDER BY lease_until, id LIMIT :limit
             ) UNION ALL SELECT * FROM (
-                SELECT number, ready_at AS due_at, id FROM task INDEXED BY task_scheduled
+                SELECT ready_at AS due_at, id FROM task INDEXED BY task_scheduled
                 WHERE state = 'SCHEDULED' AND ready_at <= :now AND {_FREE} ORDER BY ready_at, id LIMIT :limit
             )
         ) ORDER BY due_at, id LIMIT :limit
     )
 """
 _RESERVE = f"""
-    UPDATE task SET reserved_at = ? WHERE number IN (SELECT value FROM json_each(?)) RETURNING {task_columns()}
+    UPDATE task INDEXED BY task_id SET reserved_at = ? WHERE id IN (SELECT value FROM json_each(?))
+    RETURNING {task_columns()}
 """
 _PURGE = """
-    DELETE FROM history WHERE number IN (
-        SELECT number FROM history WHERE finished_at < ? ORDER BY finished_at LIMIT ?
+    DELETE FROM history INDEXED BY history_id WHERE id IN (
+        SELECT id FROM history INDEXED BY history_finished WHERE finished_at < ? ORDER BY finished_at LIMIT ?
     ) RETURNING number
 """
 _PURGE_PAYLOADS = "DELETE FROM payload WHERE number IN (SELECT value FROM json_each(?))"
@@ -152,8 +154,8 @@ def due(connections: Connections, clock: Clock, limit: int) -> list[TaskRecord]:
         return []
     with connections.writing() as connection:
         now = clock()
-        numbers, _ = connection.execute(_DUE, _due_binds(now, limit)).fetchone()
-        rows = connection.execute(_RESERVE, (now, numbers)).fetchall()
+        ids, _ = connection.execute(_DUE, _due_binds(now, limit)).fetchone()
+        rows = connection.execute(_RESERVE, (now, ids)).fetchall()
     return sorted(map(read_row, rows), key=_due_order)
 
 

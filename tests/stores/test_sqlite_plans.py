@@ -1,0 +1,217 @@
+"""The plans and the cost of what the SQLite store asks: by an index, in order, at any depth (O1, O3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.stores.sqlite_files import connect_plainly, open_file, recorded
+from wiggle_core.criteria.fields import Task
+from wiggle_core.criteria.tree import TRUE, Predicate, normalize
+from wiggle_core.stores.store import (
+    Cancel,
+    ClaimRequest,
+    Expire,
+    Finish,
+    GiveBack,
+    Promote,
+    Requeue,
+    Revive,
+    Route,
+)
+from wiggle_core.tasks.task import Lease, State, TaskRecord
+from wiggle_store_sqlite.store import SqliteStore
+
+_tokens = count()
+REGION = Task.attr("region", str)
+SHAPES: dict[str, Predicate] = {
+    "all": TRUE,
+    "field": Task.step == "charge",
+    "attribute": REGION == "eu",
+    "range": Task.attr("total", Decimal) >= Decimal(5),
+    "prefix": REGION.like("e%"),
+    "negated": ~(REGION == "eu"),
+    "absent": Task.node.is_null(),
+    "urgent": Task.priority == 0,
+    "not urgent": Task.priority > 0,
+    "between": Task.priority.between(1, 2),
+    "some priorities": Task.priority.in_([0, 2]),
+    "priority or": (Task.priority == 0) | (Task.priority == 2),
+    "priority or step": (Task.priority == 0) | (Task.step == "refund"),
+    "long list": REGION.in_([f"r{number}" for number in range(100)] + ["eu"]),
+}
+
+
+def fill(store: SqliteStore, number: int, queue: str = "payments", state: State = State.READY) -> None:
+    first = next(_tokens) * 100_000
+    store.enqueue(
+        [
+            TaskRecord(
+                f"{first + each}",
+                queue,
+                "charge" if each % 2 else "refund",
+                created_at=each,
+                ready_at=each,
+                state=state,
+                priority=each % 3,
+                attributes={"region": "eu" if each % 10 < 3 else "us", "total": Decimal(each % 10)},
+            )
+            for each in range(number)
+        ]
+    )
+
+
+def claim(store: SqliteStore, *routes: Route, limit: int = 10) -> list[TaskRecord]:
+    return store.claim(ClaimRequest("worker", f"token {next(_tokens)}", 30_000_000, limit, routes))
+
+
+def analyze(path: Path) -> None:
+    """Statistics that say how few values each column has: what leads planners astray."""
+    connection = connect_plainly(path)
+    connection.execute("ANALYZE")
+    connection.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.db"
+
+
+@pytest.fixture(params=["no statistics", "statistics", "old statistics"])
+def store(path: Path, request: pytest.FixtureRequest) -> Iterator[SqliteStore]:
+    """2,000 READY tasks on one queue, few on others, some scheduled, some leased, some settled; with statistics as
+    they are after ANALYZE, now or when there was hardly a task."""
+    opened = open_file(path)
+    opened.migrate()
+    fill(opened, 4)
+    opened.apply([Finish(task.lease, State.DONE) for task in claim(opened, Route("payments"), limit=1)])
+    if request.param == "old statistics":
+        analyze(path)
+    fill(opened, 2000)
+    fill(opened, 5, queue="refunds")
+    fill(opened, 300, state=State.SCHEDULED)
+    settled = claim(opened, Route("payments"), limit=100)
+    opened.apply([Finish(task.lease, State.DONE) for task in settled[:50]])
+    if request.param == "statistics":
+        analyze(path)
+    opened.close()
+    opened = open_file(path)
+    yield opened
+    opened.close()
+
+
+def plan(store: SqliteStore, statement: str) -> list[str]:
+    with store._connections.reading() as connection:
+        return [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_claim_walks_the_dispatch_index_in_order(store: SqliteStore, shape: str) -> None:
+    """O1: whatever the predicate, the dispatch index serves queue, READY and the whole order; nothing is sorted."""
+    steps = store.explain(Route("payments", normalize(SHAPES[shape])), 10).plan
+    walks = [step.strip() for step in steps if "task" in step]
+    assert walks
+    assert all(step.startswith("SEARCH task USING INDEX task_dispatch (queue=?") for step in walks)
+    assert not any("TEMP B-TREE" in step for step in steps)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_lease_is_written_by_id(store: SqliteStore, shape: str) -> None:
+    """O2: the update visits the tasks that were found, and no others of their queue."""
+    routes = (Route("payments", normalize(SHAPES[shape])), Route("refunds", normalize(SHAPES[shape])))
+    for some in (routes[:1], routes):
+        with recorded(store) as statements:
+            assert claim(store, *some)
+        (update,) = [each for each in statements if "UPDATE task" in each]
+        assert "SEARCH task USING INDEX task_id (id=?)" in plan(store, update)
+
+
+def test_no_statement_passes_over_the_live_tasks(store: SqliteStore) -> None:
+    """Every statement of the working day finds its tasks by an index, however many there are (O3)."""
+    with recorded(store) as statements:
+        _work_a_day(store)
+    assert len(statements) > 30
+    for statement in statements:
+        if statement.lstrip().split(" ", 1)[0] in ("SELECT", "UPDATE", "INSERT", "DELETE"):
+            scans = [step for step in plan(store, statement) if step.startswith("SCAN") and "json_each" not in step]
+            assert [step for step in scans if "task" in step or "history" in step] == [], statement
+
+
+def _work_a_day(store: SqliteStore) -> None:
+    """Each method that workers and sweepers call often, at least once with effect."""
+    fill(store, 20)
+    one, two, three, four, five, six = claim(store, Route("payments"), limit=6)
+    store.extend([one.lease, Lease("unknown", "token")], 1)
+    changes = [
+        Finish(one.lease, State.FAILED, error="x"),
+        Requeue(two.lease, 1000, {}),
+        GiveBack(three.lease, {}),
+        Cancel(four.id),
+        Expire(five.lease, 0, {}),
+        Expire(six.lease, None, {}),
+        Promote("unknown", {}),
+    ]
+    assert store.apply(changes) >= {one.id, two.id, three.id, four.id}
+    assert store.apply([Revive(one.id, {})]) == {one.id}
+    assert store.due(5)
+    assert store.lookup([two.id, four.id]).keys() == {two.id, four.id}
+    assert store.get(two.id)
+    assert store.find(Route("payments"), [State.READY], 10)
+    assert store.purge(2**62, 1) == 1
+
+
+def steps_of(store: SqliteStore, action: Callable[[], object]) -> int:
+    """How many hundreds of instructions SQLite carries out: unlike time, the same on every machine."""
+    ticks = count()
+    with store._connections.reading() as connection:
+        connection.set_progress_handler(lambda: next(ticks) and 0, 100)
+    action()
+    with store._connections.reading() as connection:
+        connection.set_progress_handler(None, 0)
+    return next(ticks)
+
+
+def test_a_claim_costs_the_same_at_any_depth(path: Path) -> None:
+    """O3: neither a deep queue, nor scheduled tasks, nor another queue's backlog, nor history makes a claim dearer."""
+    store = open_file(path)
+    store.migrate()
+    fill(store, 100)
+    route = Route("payments", normalize(REGION == "eu"))
+
+    def claim_and_return() -> None:
+        assert store.apply([GiveBack(task.lease, task.attributes) for task in claim(store, route)])
+
+    before = steps_of(store, claim_and_return)
+    fill(store, 5000)
+    fill(store, 5000, state=State.SCHEDULED)
+    fill(store, 5000, queue="a backlog")
+    assert before > 5
+    assert steps_of(store, claim_and_return) <= before * 1.2
+    store.close()
+
+
+def test_an_empty_claim_takes_no_write_lock(path: Path) -> None:
+    """O2: a claim that finds nothing answers while another program holds the write lock."""
+    store = open_file(path, "?timeout=0")
+    store.migrate()
+    writer = connect_plainly(path)
+    writer.execute("BEGIN IMMEDIATE")
+    assert claim(store, Route("payments")) == []
+    assert store.due(10) == []
+    writer.close()
+    store.close()
+
+
+def test_find_pages_through_a_queue_by_its_index(store: SqliteStore) -> None:
+    """A page far behind costs what the first one costs: it is found by the order's own values."""
+    first = store.find(Route("payments"), [State.READY], 10)
+    with recorded(store) as statements:
+        store.find(Route("payments"), [State.READY], 10, after=first[-1].order_key)
+    searches = [step for step in plan(store, statements[0]) if "task_dispatch" in step]
+    assert searches == [
+        "SEARCH task USING INDEX task_dispatch (queue=? AND (priority,created_at,ready_at,id)>(?,?,?,?))"
+    ]
