@@ -2,7 +2,8 @@
 
 What is proven: each task settled, none lost, none leased twice at one time (L1, L2, L4). The enqueuer is killed in
 mid-batch and started again with the same ids; then claimers drain the queue while one after another is killed, at
-moments drawn at random, and replaced.
+moments drawn at random, and replaced. Some are stopped instead (SIGSTOP) until their leases have run out and been
+taken back, and then go on with what they believe they hold (L2).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 
@@ -33,6 +36,7 @@ class Scenario:
     tasks: int = 200_000
     kills: int = 20
     enqueuer_kills: int = 3
+    pauses: int = 3
     lease: float = 3.0
     seed: int = 1
 
@@ -97,6 +101,12 @@ class _Claimers:
         _kill(self.running.pop(index))
         self.add()
 
+    def pause(self, index: int) -> None:
+        """Stop one until its leases have run out and others had the time to take them back, and let it go on."""
+        self.running[index].send_signal(signal.SIGSTOP)
+        time.sleep(2 * self.lease)
+        self.running[index].send_signal(signal.SIGCONT)
+
     def settled(self) -> int:
         """About how many tasks are settled: half of the lines of all logs, which are of like length."""
         return sum(log.stat().st_size for log in self.logs) // _BYTES_A_TASK
@@ -118,26 +128,27 @@ _BYTES_A_TASK = len(f"L {task_id(0)} {'t' * 36} 1 {10**15} {10**15}\nS {task_id(
 
 
 def _kill_claimers(report: Report, store: Store, url: str, directory: Path, scenario: Scenario) -> list[Path]:
-    report.head(f"{scenario.processes} processes claim and settle; {scenario.kills} are killed and replaced")
+    report.head(f"{scenario.processes} claimers; {scenario.kills} are killed and replaced, {scenario.pauses} paused")
     claimers = _Claimers(url, directory, scenario.lease)
     random = Random(scenario.seed + 1)
     started = time.perf_counter()
     try:
         for _ in range(scenario.processes):
             claimers.add()
-        moments = sorted(random.uniform(0.02, 0.9) for _ in range(scenario.kills))
-        killed = sum(_kill_at(claimers, int(moment * scenario.tasks), random) for moment in moments)
+        strokes = [_Claimers.replace] * scenario.kills + [_Claimers.pause] * scenario.pauses
+        moments = sorted(((random.uniform(0.02, 0.9), stroke) for stroke in strokes), key=itemgetter(0))
+        hits = sum(_strike(claimers, int(moment * scenario.tasks), stroke, random) for moment, stroke in moments)
         claimers.wait()
     finally:
         claimers.stop()
     report.figure("from the first start to the last settlement", time.perf_counter() - started, "s")
-    report.holds("all kills hit a process at work", killed == scenario.kills, f"{killed} of {scenario.kills}")
+    report.holds("every stroke hit a process at work", hits == len(strokes), f"{hits} of {len(strokes)}")
     report.holds("no claimer failed by itself", not claimers.failed, "; ".join(claimers.failed[:1]))
     return claimers.logs
 
 
-def _kill_at(claimers: _Claimers, threshold: int, random: Random) -> bool:
-    """Kill a random claimer once so many tasks are settled; whether there was one at work."""
+def _strike(claimers: _Claimers, threshold: int, stroke: Callable[[_Claimers, int], None], random: Random) -> bool:
+    """Kill or pause a random claimer once so many tasks are settled; whether there was one at work."""
     while claimers.settled() < threshold:
         if all(claimer.poll() is not None for claimer in claimers.running):
             return False
@@ -145,10 +156,9 @@ def _kill_at(claimers: _Claimers, threshold: int, random: Random) -> bool:
     # A moment that no step of the claimer's loop is tied to.
     time.sleep(random.uniform(0, 0.02))
     working = [index for index, claimer in enumerate(claimers.running) if claimer.poll() is None]
-    if not working:
-        return False
-    claimers.replace(random.choice(working))
-    return True
+    if working:
+        stroke(claimers, random.choice(working))
+    return bool(working)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

@@ -11,10 +11,10 @@ import time
 from wiggle_core import NewTask, TaskContext, Worker, open_engine
 
 
-def drain(url: str, count: int, concurrency: int | None) -> dict[str, object]:
+def drain(url: str, count: int, concurrency: int, prefetch: int) -> dict[str, object]:
     """Enqueue, then time from the worker's start until it has stopped, when every outcome is stored.
 
-    `concurrency` None leaves the worker its default, the number of CPUs.
+    `concurrency` 0 leaves the worker its default, the number of CPUs.
     """
     finished = threading.Event()
     lock = threading.Lock()
@@ -24,7 +24,7 @@ def drain(url: str, count: int, concurrency: int | None) -> dict[str, object]:
             NewTask(queue="work", step="handle", payload={"number": number, "to": "someone@example.org"})
             for number in range(count)
         )
-        worker = Worker(engine, "drain", queues=["work"], concurrency=concurrency)
+        worker = Worker(engine, "drain", queues=["work"], concurrency=concurrency or None, prefetch=prefetch)
 
         @worker.task("handle")
         def handle(context: TaskContext) -> None:
@@ -43,4 +43,4 @@ def drain(url: str, count: int, concurrency: int | None) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(drain(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) or None)))
+    print(json.dumps(drain(sys.argv[1], int(sys.argv[2]), *map(int, sys.argv[3].split("+")))))

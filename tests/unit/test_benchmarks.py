@@ -51,7 +51,8 @@ def test_crashes_account_for_every_task(tmp_path: Path) -> None:
     """Claimers and the enqueuer are killed, and no task is lost or leased twice at one time (L1, L2, L4)."""
     lines, out = io.StringIO(), io.StringIO()
     report = Report("crashes", out, lines)
-    crashes.run(report, tmp_path, crashes.Scenario(processes=2, tasks=1000, kills=1, enqueuer_kills=1, lease=0.3))
+    scenario = crashes.Scenario(processes=2, tasks=1000, kills=1, enqueuer_kills=1, pauses=1, lease=0.3)
+    crashes.run(report, tmp_path, scenario)
     assert report.verdict() == 0, out.getvalue()
     statements = {str(line["name"]): line["passed"] for line in _run_lines(lines) if "passed" in line}
     assert statements["none lost: every id is DONE, once"]
