@@ -1,41 +1,34 @@
 """The reference store: tasks in this process's memory, under one lock.
 
-It is written to be read as the meaning of the `Store` protocol, and what SQL stores are compared with. `permits` and
-`changed` say what each change asks of a task and makes of it; the class only keeps tasks where their state belongs.
+It is written to be read as the meaning of the `Store` protocol, and what SQL stores are compared with. What a change
+asks of a task and makes of it stands in `changes`; the class only keeps tasks where their state belongs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
 from threading import RLock
-from typing import assert_never
 
 from sqlalchemy import URL
 
 from wiggle_core.criteria.evaluate import Matcher, compile_predicate
-from wiggle_core.criteria.tree import Predicate, Value
+from wiggle_core.criteria.tree import Predicate
 from wiggle_core.errors import InvalidStoreUrl, RevisionConflict
+from wiggle_core.stores.changes import changed, is_leased, permits
 from wiggle_core.stores.store import (
-    Cancel,
     Capabilities,
     Change,
     ClaimRequest,
     Document,
-    Expire,
     Explanation,
     Fate,
-    Finish,
-    GiveBack,
-    Promote,
-    Requeue,
-    Revive,
     Route,
     Slice,
     change_id,
@@ -70,78 +63,6 @@ def open_store(url: URL, *, clock: Clock | None = None) -> MemoryStore:
 def open_scratch(url: URL, *, clock: Clock | None = None) -> MemoryStore:
     """As `open_store`: every memory store is a scratch store."""
     return open_store(url, clock=clock)
-
-
-def permits(task: TaskRecord, change: Change, now: int) -> bool:
-    """Whether the task is in the state that the change names: its guard. A stale token permits nothing (L2)."""
-    match change:
-        case Finish(lease) | Requeue(lease) | GiveBack(lease):
-            return _is_leased(task, lease.token)
-        case Expire(lease):
-            return _is_leased(task, lease.token) and task.lease_until is not None and task.lease_until <= now
-        case Promote():
-            return task.state is State.SCHEDULED and task.ready_at <= now
-        case Cancel():
-            return task.state in LIVE
-        case Revive():
-            return task.state in (State.FAILED, State.CANCELLED)
-        case _:
-            assert_never(change)
-
-
-def changed(task: TaskRecord, change: Change, now: int) -> TaskRecord:
-    """What a permitted change makes of the task. The last token stays with it, whatever happens (L6)."""
-    match change:
-        case Finish(_, state, result, error):
-            return replace(task, state=state, finished_at=now, result=result, error=error)
-        case Requeue(_, delay, attributes, error):
-            return _waiting(task, now, delay, attributes, error)
-        case GiveBack(_, attributes):
-            return replace(task, state=State.READY, attributes=dict(attributes), owner=None, lease_until=None)
-        case Expire(_, delay, attributes, error):
-            if delay is None:
-                return replace(task, state=State.FAILED, finished_at=now, error=error)
-            return _waiting(task, now, delay, attributes, error)
-        case Promote(_, attributes):
-            return replace(task, state=State.READY, ready_at=now, attributes=dict(attributes))
-        case Cancel():
-            return replace(task, state=State.CANCELLED, finished_at=now)
-        case Revive(_, attributes):
-            return _revived(task, now, attributes)
-        case _:
-            assert_never(change)
-
-
-def _is_leased(task: TaskRecord, token: str) -> bool:
-    return task.state is State.RUNNING and task.token == token
-
-
-def _waiting(task: TaskRecord, now: int, delay: int, attributes: Mapping[str, Value], error: str | None) -> TaskRecord:
-    return replace(
-        task,
-        state=State.SCHEDULED if delay > 0 else State.READY,
-        attempt=task.attempt + 1,
-        ready_at=now + delay,
-        attributes=dict(attributes),
-        error=error,
-        owner=None,
-        lease_until=None,
-    )
-
-
-def _revived(task: TaskRecord, now: int, attributes: Mapping[str, Value]) -> TaskRecord:
-    return replace(
-        task,
-        state=State.READY,
-        attempt=1,
-        ready_at=now,
-        attributes=dict(attributes),
-        finished_at=None,
-        result=None,
-        error=None,
-        owner=None,
-        lease_until=None,
-    )
 
 
 @lru_cache(maxsize=1024)
@@ -229,7 +150,7 @@ class MemoryStore:
 
     def _holds(self, lease: Lease) -> bool:
         task = self._live.get(lease.task_id)
-        return task is not None and _is_leased(task, lease.token)
+        return task is not None and is_leased(task, lease.token)
 
     def apply(self, changes: Sequence[Change]) -> set[TaskId]:
         with self._lock:
@@ -285,7 +206,7 @@ class MemoryStore:
 
     def leased(self, token: str) -> list[TaskRecord]:
         with self._lock:
-            held = [task for task in map(self._live.__getitem__, self._waiting) if _is_leased(task, token)]
+            held = [task for task in map(self._live.__getitem__, self._waiting) if is_leased(task, token)]
             return sorted(held, key=attrgetter("order_key"))
 
     # Questions
