@@ -2,8 +2,8 @@
 
 What is proven: each task settled, none lost, none leased twice at one time (L1, L2, L4). The enqueuer is killed in
 mid-batch and started again with the same ids; then claimers drain the queue while one after another is killed, at
-moments drawn at random, and replaced. Some are stopped instead (SIGSTOP) until their leases have run out and been
-taken back, and then go on with what they believe they hold (L2).
+moments drawn at random, and replaced. Now and then half of them are stopped instead (SIGSTOP) until their
+leases have run out and been taken back, and then go on with what they believe they hold (L2).
 """
 
 from __future__ import annotations
@@ -102,10 +102,16 @@ class _Claimers:
         self.add()
 
     def pause(self, index: int) -> None:
-        """Stop one until its leases have run out and others had the time to take them back, and let it go on."""
-        self.running[index].send_signal(signal.SIGSTOP)
+        """Stop half of them until their leases have run out and others had the time to take these back.
+
+        One that is stopped with the write lock in hand makes all the others wait, and their leases run out as well.
+        """
+        stopped = self.running[index % 2 :: 2]
+        for claimer in stopped:
+            claimer.send_signal(signal.SIGSTOP)
         time.sleep(2 * self.lease)
-        self.running[index].send_signal(signal.SIGCONT)
+        for claimer in stopped:
+            claimer.send_signal(signal.SIGCONT)
 
     def settled(self) -> int:
         """About how many tasks are settled: half of the lines of all logs, which are of like length."""
@@ -128,7 +134,9 @@ _BYTES_A_TASK = len(f"L {task_id(0)} {'t' * 36} 1 {10**15} {10**15}\nS {task_id(
 
 
 def _kill_claimers(report: Report, store: Store, url: str, directory: Path, scenario: Scenario) -> list[Path]:
-    report.head(f"{scenario.processes} claimers; {scenario.kills} are killed and replaced, {scenario.pauses} paused")
+    report.head(
+        f"{scenario.processes} claimers; {scenario.kills} are killed, half of them paused {scenario.pauses} times"
+    )
     claimers = _Claimers(url, directory, scenario.lease)
     random = Random(scenario.seed + 1)
     started = time.perf_counter()
