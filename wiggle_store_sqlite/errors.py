@@ -70,4 +70,13 @@ def translate(error: DriverError, place: str, *, is_commit: bool = False) -> Sto
 
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether another connection holds a lock that it may give back."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+    return _primary(error) == sqlite3.SQLITE_BUSY
+
+
+def is_corrupt(error: sqlite3.Error) -> bool:
+    """Whether SQLite read a page that makes no sense."""
+    return _primary(error) == sqlite3.SQLITE_CORRUPT
+
+
+def _primary(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

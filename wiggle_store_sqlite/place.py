@@ -33,7 +33,7 @@ class Place:
     @property
     def url(self) -> str:
         """The URL as a user would write it for `--store`; its options are left out."""
-        return f"sqlite:///{self.path}" if self.path else "sqlite://"
+        return URL.create("sqlite", database=self.path or None).render_as_string()
 
     def __str__(self) -> str:
         return f"the database {self.path!r}" if self.path else "the database in memory"

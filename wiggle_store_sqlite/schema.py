@@ -17,7 +17,7 @@ from wiggle_store_sqlite.connections import (
     require_own_or_empty,
     transaction,
 )
-from wiggle_store_sqlite.errors import is_busy, translate
+from wiggle_store_sqlite.errors import is_busy, is_corrupt, translate
 from wiggle_store_sqlite.place import Place
 
 MIGRATIONS = load_migrations("wiggle_store_sqlite")
@@ -114,8 +114,9 @@ def verify(connections: Connections) -> None:
     """Raise SchemaError, naming the command that helps, unless the schema is the one this version knows."""
     place = connections.place
     with connections.reading() as connection:
-        ((mode,),) = connection.execute("PRAGMA journal_mode").fetchall()
         applied = _applied(connection)
+        # Asked second: a connection notices a change of the mode when it reads.
+        ((mode,),) = connection.execute("PRAGMA journal_mode").fetchall()
     # A migration that was killed between its commit and the switch to WAL is to be run again.
     is_complete = place.is_memory or mode == "wal"
     require_current(MIGRATIONS, applied if is_complete else {}, str(place), place.url)
@@ -129,10 +130,19 @@ def _applied(connection: sqlite3.Connection) -> dict[str, str]:
 def audit(connections: Connections) -> list[str]:
     """What is wrong with the file, the schema and the stored data, a sentence each."""
     with connections.reading() as connection:
-        damage = [f"the file is damaged: {line}" for (line,) in connection.execute("PRAGMA quick_check").fetchall()]
-        found = [] if damage == ["the file is damaged: ok"] else damage
-        found += _altered_objects(connection)
-        return found or _contradictions(connection)
+        found = _damage(connection)
+        return found or _altered_objects(connection) or _contradictions(connection)
+
+
+def _damage(connection: sqlite3.Connection) -> list[str]:
+    """What SQLite itself finds. Some damage it reports as rows, some it stumbles over."""
+    try:
+        lines = [line for (line,) in connection.execute("PRAGMA quick_check").fetchall()]
+    except sqlite3.DatabaseError as error:
+        if not is_corrupt(error):
+            raise
+        lines = [str(error)]
+    return [f"the file is damaged: {line}" for line in lines if line != "ok"]
 
 
 def _altered_objects(connection: sqlite3.Connection) -> list[str]:

@@ -14,6 +14,7 @@ from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import TRUE, Predicate, normalize
 from wiggle_core.stores.store import (
     Cancel,
+    Change,
     ClaimRequest,
     Expire,
     Finish,
@@ -146,7 +147,7 @@ def _work_a_day(store: SqliteStore) -> None:
     fill(store, 20)
     one, two, three, four, five, six = claim(store, Route("payments"), limit=6)
     store.extend([one.lease, Lease("unknown", "token")], 1)
-    changes = [
+    changes: list[Change] = [
         Finish(one.lease, State.FAILED, error="x"),
         Requeue(two.lease, 1000, {}),
         GiveBack(three.lease, {}),
