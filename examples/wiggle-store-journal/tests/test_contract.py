@@ -1,0 +1,17 @@
+"""The journal store keeps the contract: the conformance kit, adopted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from wiggle_core.conformance import *  # noqa: F403
+from wiggle_core.conformance.plugin import StoreFactory
+from wiggle_store_journal import open_store
+
+
+@pytest.fixture
+def store_factory(tmp_path: Path) -> StoreFactory:
+    return lambda clock=None: open_store(make_url(f"journal:///{tmp_path}/tasks.journal"), clock=clock)
