@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
 from importlib.resources import files
 from typing import Any, NoReturn
 
 import pytest
 
 from wiggle_core.conformance.differential import Answer, Round, compare
-from wiggle_core.conformance.plugin import QUEUE, claim, find_by_pages, ids, make_task, route
+from wiggle_core.conformance.plugin import QUEUE, claim, enqueue_all, find_by_pages, ids, in_order, make_task, route
 from wiggle_core.conformance.strategies import Hostile
 from wiggle_core.criteria import evaluate
+from wiggle_core.criteria.check import MAX_JSON_BYTES, MAX_VALUES
 from wiggle_core.criteria.fields import Task
-from wiggle_core.criteria.tree import TRUE, Predicate
-from wiggle_core.criteria.wire import predicate_from_object
-from wiggle_core.stores.store import Store
+from wiggle_core.criteria.instants import EPOCH
+from wiggle_core.criteria.tree import TRUE, AttributeReference, In, Or, Predicate, Value, ValueType
+from wiggle_core.criteria.wire import predicate_from_object, predicate_to_object
+from wiggle_core.stores.store import GiveBack, Store
 from wiggle_core.tasks.task import State
 from wiggle_core.tasks.wire import task_from_object
 
@@ -64,6 +68,51 @@ def test_hostile_claims_agree_with_the_evaluator(store: Store) -> None:
     for _ in range(60):
         predicate, limit = hostile.predicate(), hostile.random.randint(1, 48)
         assert tried.claimed(predicate, limit) == tried.expected(predicate)[:limit], predicate
+
+
+def test_hostile_claims_over_several_queues_agree(store: Store) -> None:
+    """C8, O1: one claim over several queues, each by a hostile predicate, gives the evaluator's matches, merged."""
+    hostile = Hostile(42)
+    tried = [Round.begin(store, hostile, serial, 24) for serial in range(4)]
+    for _ in range(40):
+        asked = [(each, hostile.predicate()) for each in tried]
+        limit = hostile.random.randint(1, 96)
+        claimed = claim(store, *(route(predicate, each.queue) for each, predicate in asked), limit=limit)
+        wanted = [task for each, predicate in asked for task in each.tasks if evaluate.matches(predicate, task)]
+        assert ids(claimed) == in_order(wanted)[:limit], asked
+        store.apply([GiveBack(task.lease, task.attributes) for task in claimed])
+
+
+MAKERS: dict[ValueType, Callable[[int], Value]] = {
+    ValueType.STRING: str,
+    ValueType.LONG: int,
+    ValueType.DECIMAL: lambda number: Decimal(number) / 8,
+    ValueType.INSTANT: lambda number: EPOCH + timedelta(days=number),
+}
+"""A different value of each type for each number."""
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_longest_list_tests_every_value(store: Store, kind: ValueType) -> None:
+    """C3, C7: a list of 200 values, and its negation, test each of them, whatever their order."""
+    values = [MAKERS[kind](number) for number in range(MAX_VALUES + 40)]
+    tasks = [make_task(f"{number:04d}", attributes={"a": value}) for number, value in enumerate(values)]
+    enqueue_all(store, tasks)
+    chosen = In(AttributeReference("a", kind), tuple(values[20 : MAX_VALUES + 20][::-1]))
+    assert ids(store.find(route(chosen), [State.READY], 1000)) == ids(tasks[20 : MAX_VALUES + 20])
+    assert ids(store.find(route(~chosen), [State.READY], 1000)) == ids(tasks[:20] + tasks[MAX_VALUES + 20 :])
+
+
+def test_the_largest_claim_is_answered(store: Store) -> None:
+    """C7: a claim over 32 criteria, each with lists as long and as many as 64 KiB hold, is answered in order."""
+    lists = [Task.attr(f"n{each}", int).in_(range(each, each + MAX_VALUES)) for each in range(80)]
+    largest = Or((Task.step == "charge", *lists))
+    assert MAX_JSON_BYTES / 2 < len(json.dumps(predicate_to_object(largest), separators=(",", ":"))) < MAX_JSON_BYTES
+    queues = [f"queue {number:02d}" for number in range(32)]
+    tasks = [make_task(queue=queue, priority=number % 3) for number, queue in enumerate(queues)]
+    tasks += [make_task(queue=queue, step="none", attributes={"n79": 278}) for queue in queues]
+    enqueue_all(store, tasks + [make_task(queue=queue, step="none", attributes={"n79": 279}) for queue in queues])
+    assert ids(claim(store, *(route(largest, queue) for queue in queues))) == in_order(tasks)
 
 
 def test_pages_of_hostile_predicates_join(store: Store) -> None:

@@ -32,6 +32,7 @@ from wiggle_core.stores.store import (
     GiveBack,
     Promote,
     Requeue,
+    Revive,
     Store,
 )
 from wiggle_core.tasks.task import Lease, State
@@ -251,13 +252,22 @@ def test_changes_are_independent(store: Store) -> None:
 
 def test_changes_to_one_task_follow_each_other(store: Store) -> None:
     """L7: changes are applied in id order, those to one task in the order given, each testing what the last left."""
-    store.enqueue([make_task("a"), make_task("b")])
-    a, b = claim(store)
-    assert store.apply([Finish(b.lease, State.DONE), Cancel("a"), Finish(a.lease, State.DONE), Cancel("b")]) == {
-        "a",
-        "b",
-    }
-    assert (stored(store, "a").state, stored(store, "b").state) == (State.CANCELLED, State.DONE)
+    store.enqueue([make_task(name) for name in "abcd"])
+    a, b, c, d = claim(store)
+    changes: list[Change] = [
+        Cancel("d"),
+        Revive("d", {"n": 1}),
+        Finish(b.lease, State.DONE),
+        Cancel("a"),
+        GiveBack(c.lease, {}),
+        Finish(a.lease, State.DONE),
+        Cancel("b"),
+        Cancel("c"),
+        Finish(d.lease, State.DONE),
+    ]
+    assert store.apply(changes) == {"a", "b", "c", "d"}
+    states = {name: fate.state for name, fate in store.lookup(list("abcd")).items()}
+    assert states == {"a": State.CANCELLED, "b": State.DONE, "c": State.CANCELLED, "d": State.READY}
 
 
 def test_many_changes_in_one_call(store: Store) -> None:

@@ -219,7 +219,22 @@ class Hostile:
 
     def _in(self, reference: Reference) -> In:
         size = self._one_of((0, 1, 2, 3, 5, 8, 8, 40, 200))
-        return In(reference, tuple(self._literal(reference) for _ in range(size)))
+        drawn = [self._literal(reference) for _ in range(min(size, 40))]
+        # The pools are smaller than the longest list, which would lose what repeats: the rest are all different.
+        drawn += [self._filler(reference.type, number) for number in range(len(drawn), size)]
+        self.random.shuffle(drawn)
+        return In(reference, tuple(drawn))
+
+    def _filler(self, kind: ValueType, number: int) -> Value:
+        match kind:
+            case ValueType.STRING:
+                return f"filler {number}"
+            case ValueType.LONG | ValueType.DECIMAL:
+                return 5_000 + number
+            case ValueType.BOOLEAN:
+                return number % 2 == 0
+            case ValueType.INSTANT:
+                return EPOCH + timedelta(days=number)
 
     def _like(self, reference: Reference) -> Like:
         escape = self._one_of(ESCAPES) if self._is_chance(0.5) else None
