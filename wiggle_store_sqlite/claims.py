@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 from functools import lru_cache
-from operator import attrgetter
 
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import ClaimRequest, Explanation, Route
 from wiggle_core.tasks.task import Clock, TaskRecord
 from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.dialect import WRITER
-from wiggle_store_sqlite.rows import Row, read_row, task_columns
+from wiggle_store_sqlite.rows import Row, claim_order, read_row, task_columns
 
 ORDER = "priority, created_at, ready_at, id"
 
@@ -39,19 +38,24 @@ def claim(connections: Connections, clock: Clock, request: ClaimRequest) -> list
     """Lease the first READY tasks that match, in claim order over all routes (O1-O4)."""
     if not request.routes or request.limit < 1:
         return []
-    walk = candidates(request.routes, request.limit)
     with connections.reading() as connection:
-        ids, count = connection.execute(walk.text, walk.binds).fetchone()
-    if not count:
-        return []
-    with connections.writing() as connection:
-        lease_until = clock() + request.ttl
-        rows = _lease(connection, request, lease_until, ids)
-        if len(rows) < count:  # others were quicker: take what is left, now that nobody else can
-            walk = candidates(request.routes, request.limit - len(rows))
-            ids, _ = connection.execute(walk.text, walk.binds).fetchone()
-            rows += _lease(connection, request, lease_until, ids)
-    return sorted(map(read_row, rows), key=attrgetter("order_key"))
+        ids, count = _walk_queues(connection, request, request.limit)
+        if not count:
+            return []
+        with connections.writing_on(connection):
+            lease_until = clock() + request.ttl
+            rows = _lease(connection, request, lease_until, ids)
+            if len(rows) < count:  # others were quicker: take what is left, now that nobody else can
+                ids, _ = _walk_queues(connection, request, request.limit - len(rows))
+                rows += _lease(connection, request, lease_until, ids)
+    rows.sort(key=claim_order)
+    return list(map(read_row, rows))
+
+
+def _walk_queues(connection: sqlite3.Connection, request: ClaimRequest, limit: int) -> tuple[str, int]:
+    walk = candidates(request.routes, limit)
+    ids, count = connection.execute(walk.text, walk.binds).fetchone()
+    return ids, count
 
 
 def _lease(connection: sqlite3.Connection, request: ClaimRequest, lease_until: int, ids: str) -> list[Row]:

@@ -24,7 +24,9 @@ def _attribute(name: str, bind: Bind) -> str:
 
 
 def _like(expression: str, parts: LikeParts, bind: Bind) -> str:
-    return f"{expression} GLOB {bind(glob_pattern(parts))}"
+    # The plus hides from SQLite that the pattern is a bind: it would compile the statement anew for each new pattern, in
+    # search of an index range (50 us an execution were measured).
+    return f"{expression} GLOB +{bind(glob_pattern(parts))}"
 
 
 def _members(values: Sequence[object], bind: Bind) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from wiggle_core.tasks.keys import StoredAttributes, encode_attributes
@@ -33,6 +34,9 @@ def history_columns(table: str = "history") -> str:
 
 
 _STATE, _ATTRIBUTES, _INSTANCE, _RETRY = 5, 7, 15, 16
+claim_order = itemgetter(8, 3, 4, 0)
+"""The claim order (O1) of such rows: priority, created_at, ready_at, id."""
+
 _STATES = {state.value: state for state in State}
 
 
