@@ -15,9 +15,11 @@ import typer
 from wiggle_core import cli
 from wiggle_core.cli import attributes, criteria, db, task
 from wiggle_core.cli.backlog import backlog
+from wiggle_core.cli.contract import store_contract
 from wiggle_core.cli.demo import demo
 from wiggle_core.cli.enqueue import enqueue
 from wiggle_core.cli.failures import ExitCode, configure_log, failure_of
+from wiggle_core.cli.new_store import new_store
 from wiggle_core.cli.output import print_error, print_line
 from wiggle_core.cli.plugins import plugins
 from wiggle_core.cli.worker import worker
@@ -60,6 +62,8 @@ app.command()(enqueue)
 app.command()(backlog)
 app.add_typer(task.group, name="task")
 app.command()(worker)
+app.command()(store_contract)
+app.command()(new_store)
 
 
 def run(arguments: Sequence[str]) -> int:

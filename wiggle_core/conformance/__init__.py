@@ -8,6 +8,7 @@
 
 Every call of the factory opens another handle on one database, empty when the test begins. The kit creates the schema
 and closes the handles. What it asks of a store depends on the store's `capabilities` only, never on its name.
+`pytest -k leases` runs one module's checks, `pytest -k L2` those of a rule.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _MODULES = ("claiming", "criteria", "documents", "history", "leases", "plugin", 
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
 from wiggle_core.conformance.claiming import *  # noqa: E402, F403
+from wiggle_core.conformance.contract import add_keywords  # noqa: E402
 from wiggle_core.conformance.criteria import *  # noqa: E402, F403
 from wiggle_core.conformance.documents import *  # noqa: E402, F403
 from wiggle_core.conformance.history import *  # noqa: E402, F403
@@ -29,3 +31,6 @@ from wiggle_core.conformance.sweeping import *  # noqa: E402, F403
 
 __all__ = ["clock", "open_handle", "store"]
 __all__ += [name for name in dir() if name.startswith("test_")]
+
+for _name in [name for name in __all__ if name.startswith("test_")]:
+    add_keywords(globals()[_name])
