@@ -45,5 +45,6 @@ def open_scratch(url: URL, *, clock: Clock | None = None) -> SqliteStore:
 
     place = read_url(url)
     if not place.is_memory:
-        place = replace(place, path=f"{place.path}.scratch-{uuid4().hex[:12]}")
+        suffix = f".scratch-{uuid4().hex[:12]}"
+        place = replace(place, path=place.path + suffix, name=place.name + suffix)
     return SqliteStore(place, clock, is_scratch=True)

@@ -185,9 +185,13 @@ def connect(place: Place, mode: str) -> sqlite3.Connection:
             check_same_thread=False,
             cached_statements=_CACHED_STATEMENTS,
         )
+    except DRIVER_ERRORS as error:
+        raise translate(error, str(place)) from error
+    try:
         for pragma in _SETTINGS.format(synchronous=place.synchronous).split(";"):
             connection.execute(pragma)
     except DRIVER_ERRORS as error:
+        connection.close()
         raise translate(error, str(place)) from error
     return connection
 

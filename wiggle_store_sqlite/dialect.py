@@ -24,8 +24,8 @@ def _attribute(name: str, bind: Bind) -> str:
 
 
 def _like(expression: str, parts: LikeParts, bind: Bind) -> str:
-    # The plus hides from SQLite that the pattern is a bind: it would compile the statement anew for each new pattern, in
-    # search of an index range (50 us an execution were measured).
+    # The plus hides from SQLite that the pattern is a bind: it would compile the statement anew at each execution, in
+    # search of an index range (which was measured to cost 50 us).
     return f"{expression} GLOB +{bind(glob_pattern(parts))}"
 
 

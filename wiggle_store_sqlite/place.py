@@ -13,15 +13,17 @@ from sqlalchemy import URL
 from wiggle_core.errors import InvalidStoreUrl
 
 OPTIONS = {"timeout": "seconds", "synchronous": "full|normal", "mode": "rw|ro"}
-_MEMORY = ("", ":memory:")
+_MEMORY = (None, "", ":memory:")
 _OLDEST = (3, 37, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A database by its path, "" for one in memory. `timeout` is how many seconds to wait for a lock."""
+    """A database by its full path, "" for one in memory, and its `name` as the user wrote it. `timeout` is how many
+    seconds to wait for a lock."""
 
     path: str
+    name: str = ""
     timeout: float = 30.0
     synchronous: str = "full"
     mode: str = "rw"
@@ -33,10 +35,10 @@ class Place:
     @property
     def url(self) -> str:
         """The URL as a user would write it for `--store`; its options are left out."""
-        return URL.create("sqlite", database=self.path or None).render_as_string()
+        return URL.create("sqlite", database=self.name or None).render_as_string()
 
     def __str__(self) -> str:
-        return f"the database {self.path!r}" if self.path else "the database in memory"
+        return f"the database {self.name!r}" if self.path else "the database in memory"
 
     def uri(self, mode: str, extra: str = "") -> str:
         """SQLite's own URI. Without `mode=rwc` a missing file is not created."""
@@ -55,10 +57,12 @@ def read_url(url: URL) -> Place:
     if unknown:
         known = ", ".join(f"{name}={form}" for name, form in OPTIONS.items())
         raise InvalidStoreUrl(f"no option {unknown[0]!r}; there are {known}")
-    path = url.database or ""
+    name = "" if url.database in _MEMORY else str(url.database)
     options = {name: _option(url, name) for name in url.query}
     return Place(
-        "" if path in _MEMORY else str(Path(path)),
+        # Full, since a program that changes its working directory opens further connections later.
+        str(Path(name).absolute()) if name else "",
+        name,
         timeout=_seconds(options.get("timeout", "30")),
         synchronous=_choice("synchronous", options.get("synchronous", "full")),
         mode=_choice("mode", options.get("mode", "rw")),

@@ -206,6 +206,20 @@ def test_a_file_with_an_odd_name(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_relative_name_is_of_the_directory_it_was_opened_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that changes its working directory keeps its database."""
+    monkeypatch.chdir(tmp_path)
+    store = open_store(make_url("sqlite:///tasks.db"))
+    with pytest.raises(
+        SchemaError, match=r"'tasks\.db' is missing: run `wiggle db upgrade --store sqlite:///tasks\.db`"
+    ):
+        store.verify()
+    monkeypatch.chdir("/")
+    assert store.migrate()
+    store.close()
+    assert (tmp_path / "tasks.db").exists()
+
+
 # The URL
 
 
