@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from wiggle_core.cli.failures import InputError
 from wiggle_core.cli.files import Line
+from wiggle_core.criteria.check import MAX_JSON_BYTES
 from wiggle_core.criteria.instants import parse_instant
 from wiggle_core.tasks.ids import new_task_id
 from wiggle_core.tasks.payload import JsonText
@@ -20,6 +21,8 @@ from wiggle_core.tasks.submission import NewTask
 MAX_SECONDS = 10**10
 """Some 300 years: below what a timedelta holds, above what anybody waits for."""
 LONGEST_WHOLE = 4000
+MOST_KEYS = 100
+"""Far more than there are: a line of millions is left after so many."""
 
 
 def _seconds(value: object) -> timedelta:
@@ -70,11 +73,16 @@ class TaskLine(BaseModel):
     retry: RetryLine | None = None
 
 
+_PAYLOAD = "payload"
+_KEYS = frozenset({*TaskLine.model_fields, _PAYLOAD})
+
+
 def new_task(line: Line) -> NewTask:
     """The task that a line describes, with an id. Raises InputError with file and line."""
     try:
         members = split_members(line.text())
-        payload = JsonText(members.pop("payload")[1]) if "payload" in members else None
+        _check_bounds(members)
+        payload = JsonText(members.pop(_PAYLOAD)[1]) if _PAYLOAD in members else None
         read = TaskLine.model_validate({name: value for name, (value, _) in members.items()})
         retry = None if read.retry is None else RetryPolicy(**dict(read.retry))
     except ValidationError as error:
@@ -84,6 +92,15 @@ def new_task(line: Line) -> NewTask:
     # The id is made here, so that a batch can be stored again after it was refused.
     task_id = new_task_id() if read.id is None else read.id
     return NewTask(**dict(read) | {"payload": payload, "id": task_id, "retry": retry})
+
+
+def _check_bounds(members: dict[str, tuple[Any, str]]) -> None:  # Any: JSON of any shape
+    """Refuse what the model would take seconds to refuse: it lists every fault of a line full of unknown keys."""
+    for name, (_, text) in members.items():
+        if name not in _KEYS:
+            raise ValueError(f"{name[:80]}: no such key")
+        if name != _PAYLOAD and len(text) > MAX_JSON_BYTES:
+            raise ValueError(f"{name}: more than {MAX_JSON_BYTES // 1024} KiB of JSON")
 
 
 def _first(error: ValidationError) -> str:
@@ -118,6 +135,8 @@ def _member(text: str, at: int, members: dict[str, tuple[Any, str]]) -> int:  # 
     value, end = _decoder.raw_decode(text, start)
     if name in members:
         raise ValueError(f"the key {name[:40]!r} stands twice")
+    if len(members) == MOST_KEYS:
+        raise ValueError(f"more than {MOST_KEYS} keys")
     members[name] = value, text[start:end]
     return _skip(text, end)
 
