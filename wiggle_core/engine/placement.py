@@ -6,6 +6,7 @@ the task. Whatever else has to happen to every READY task belongs here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -13,6 +14,7 @@ from typing import TypeVar
 from wiggle_core.criteria.tree import Value
 from wiggle_core.engine.declarations import Declarations, Reading
 from wiggle_core.engine.subscriptions import Subscriptions
+from wiggle_core.errors import TaskRejected
 from wiggle_core.stores.store import (
     Change,
     Expire,
@@ -28,6 +30,7 @@ from wiggle_core.tasks.submission import NewTask, admit
 from wiggle_core.tasks.task import State, TaskId, TaskRecord
 
 T = TypeVar("T")
+_log = logging.getLogger("wiggle.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,12 @@ class Placing:
         return Move(Revive(task.id, attributes), replace(task, attempt=1, attributes=attributes))
 
     def _attributes(self, task: TaskRecord) -> Mapping[str, Value]:
-        return self._reading.attributes(task.workflow, task.version, task.payload, task.attributes)
+        try:
+            return self._reading.attributes(task.workflow, task.version, task.payload, task.attributes)
+        except TaskRejected as error:
+            # Put there by something other than this engine. It must not stop the sweep of all others (A3).
+            _log.warning("task %s has no attributes: %s", task.id, error)
+            return {}
 
 
 def parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -60,6 +60,7 @@ class Shift:
         self._outbox = Outbox()
         self._is_stopping = self._is_hurried = False
         self._claimed_at = 0.0
+        self._registration: Registration | None = None
         self._registration_key = uuid4().hex
         slots = options.concurrency + options.prefetch
         backoff = Backoff(FIRST_WAIT, settings.scoped_fallback_max_millis / 1_000)
@@ -77,24 +78,27 @@ class Shift:
         self._sweeper = Sweeper(engine.sweep_due, engine.tidy, settings.sweep_interval_millis / 1_000)
         self._poller_thread = Thread(target=self._poller.run, name="wiggle-poller", daemon=True)
         self._settler_thread = Thread(target=self._settler.run, name="wiggle-settler", daemon=True)
+        self._handler_threads = [
+            Thread(target=self._handle, name=f"wiggle-handler-{number}", daemon=True)
+            for number in range(options.concurrency)
+        ]
 
     def start(self) -> None:
         """Register and begin to work. A store that is away for a moment does not keep a worker from starting."""
-        self._registration = self._describe()
-        self._subscription = self._engine.subscribe_routes(self._plan.routes, self._signals.wake)
         try:
-            register(self._engine.store, self._registration_key, self._registration)
+            self._register()
         except (TransientStoreError, AmbiguousStoreError) as error:
             _log.warning("the worker could not register yet: %s", error)
-        except BaseException:
-            self._subscription.close()
-            raise
-        for number in range(self._plan.options.concurrency):
-            Thread(target=self._handle, name=f"wiggle-handler-{number}", daemon=True).start()
-        self._settler_thread.start()
+        self._subscription = self._engine.subscribe_routes(self._plan.routes, self._signals.wake)
+        for thread in (*self._handler_threads, self._settler_thread):
+            thread.start()
         self._heartbeat.start()
         self._sweeper.start()
         self._poller_thread.start()
+
+    def is_run_by(self, thread: Thread) -> bool:
+        """Whether a handler runs in this thread."""
+        return thread in self._handler_threads
 
     def hurry(self) -> None:
         """Have a stop that is under way wait no longer. A flag and no more: it is set by a signal handler."""
@@ -106,7 +110,7 @@ class Shift:
         self._subscription.close()
         self._is_stopping = True
         self._signals.send(Signal.STOP)
-        self._join(self._poller_thread, deadline)
+        self._await_poller(deadline)
         self._return_unbegun()
         self._await_handlers(deadline)
         self._return_running()
@@ -118,6 +122,8 @@ class Shift:
     # What the threads do
 
     def _claim(self, limit: int) -> Sequence[TaskRecord]:
+        if self._is_stopping:
+            return ()
         options, self._claimed_at = self._plan.options, monotonic()
         was_settled = len(self._ledger) == 0
         try:
@@ -153,13 +159,23 @@ class Shift:
 
     def _beat(self) -> None:
         extend_all(self._engine, self._ledger, self._plan.options.lease)
+        self._register()
+
+    def _register(self) -> None:
+        if self._registration is None:
+            self._registration = self._describe()
         register(self._engine.store, self._registration_key, self._registration)
 
     # How it stops
 
-    def _join(self, thread: Thread, deadline: float) -> None:
-        while thread.is_alive() and not self._is_hurried and monotonic() < deadline:
-            thread.join(LOOK_SECONDS)
+    def _await_poller(self, deadline: float) -> None:
+        # Also in a hurry: what a claim under way takes has to be given back.
+        began = monotonic()
+        until = max(deadline, began + FLUSH_SECONDS)
+        while self._poller_thread.is_alive() and monotonic() < until:
+            self._poller_thread.join(LOOK_SECONDS)
+            if self._is_hurried:
+                until = min(until, began + FLUSH_SECONDS)
 
     def _return_unbegun(self) -> None:
         while True:
@@ -172,7 +188,7 @@ class Shift:
                 self._signals.slot()
 
     def _await_handlers(self, deadline: float) -> None:
-        # A poller that hangs in the database still reads the signals; what it claims is given back by the handlers.
+        # A poller that hangs in the database still reads the signals. What it claims yet, nobody runs: the lease runs out.
         if self._poller_thread.is_alive():
             return
         while self._poller.busy > 0 and not self._is_hurried and (left := deadline - monotonic()) > 0:
@@ -187,7 +203,7 @@ class Shift:
         self._settler.give_up_at = monotonic() + FLUSH_SECONDS
         self._outbox.close()
         self._settler_thread.join(2 * FLUSH_SECONDS)
-        for _ in range(self._plan.options.concurrency):
+        for _ in self._handler_threads:
             self._work.put(None)
 
     def _unregister(self) -> None:

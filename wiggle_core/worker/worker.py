@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from threading import Lock, current_thread, main_thread
+from threading import Lock, Thread, current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -105,14 +105,22 @@ class Worker:
                 raise WorkerRejected(f"worker {self.id!r} is running")
             plan = make_plan(self._options, self._handlers.steps)
             shift = Shift(self.engine, plan, self._handlers, self._ledger, when_idle)
-            shift.start()
+            # Known before it starts: its first handler may call `stop` at once.
             self._shift = shift
+            try:
+                shift.start()
+            except BaseException:
+                self._shift = None
+                raise
 
     def stop(self, grace: timedelta | None = None) -> None:
         """Stop claiming, let handlers finish for `grace` (else that of the worker), give the rest back, and return.
 
-        No-op when the worker does not run.
+        No-op when the worker does not run. Called by one of its handlers it returns at once: that one has to finish.
         """
+        if self._shift is not None and self._shift.is_run_by(current_thread()):
+            Thread(target=self.stop, args=(grace,), name="wiggle-stopper").start()
+            return
         with self._lock:
             if self._shift is not None:
                 self._shift.stop((self._options.grace if grace is None else grace).total_seconds())

@@ -302,6 +302,17 @@ def test_attributes_given_without_a_declaration_stay(engine: Engine) -> None:
     assert stored(engine, "a").attributes == {"n": 5}
 
 
+def test_a_payload_that_is_no_json_does_not_stop_the_sweep(engine: Engine, clock: HandClock) -> None:
+    """A3: never an error: what something else put there loses its attributes, and the others are promoted."""
+    engine.declare("w", version=1, attributes=[Attribute("n", int, "n")])
+    broken = TaskRecord("a", "q", "s", START, START, State.SCHEDULED, "{n", {"n": 5}, workflow="w", version=1)
+    engine.store.enqueue([broken])
+    engine.enqueue("q", "s", {"n": 6}, id="b", workflow="w", version=1, delay=timedelta(seconds=1))
+    clock.pass_seconds(1)
+    assert engine.sweep() == Swept(promoted=2)
+    assert [dict(task.attributes) for task in engine.find(ALL)] == [{}, {"n": 6}]
+
+
 def test_only_those_who_match_are_woken(engine: Engine) -> None:
     """Section 8: a wake only if a new task matches; the attempt that a retry brings is seen; closed ones are silent."""
     calls: list[str] = []

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from threading import Barrier, Event, Thread, Timer
+from threading import Barrier, Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -491,8 +491,9 @@ def test_a_second_signal_stops_at_once(engine: Engine) -> None:
 
     def interrupt() -> None:
         assert started.wait(LONG)
+        # Two different ones: the system may deliver two of a kind as one.
         os.kill(os.getpid(), signal.SIGTERM)
-        Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        os.kill(os.getpid(), signal.SIGINT)
 
     engine.enqueue("q", "s", id="a")
     interrupter = Thread(target=interrupt)
@@ -517,6 +518,20 @@ def test_stop_from_another_thread_ends_run(engine: Engine) -> None:
     runner.join(LONG)
     assert not runner.is_alive()
     worker.stop()
+
+
+def test_a_handler_may_stop_its_worker(engine: Engine) -> None:
+    """Section 8: it is one of those that a graceful stop lets finish."""
+    worker = make(engine, grace=NEVER)
+
+    @worker.task("s")
+    def handle(context: TaskContext) -> str:
+        worker.stop()
+        return "finished"
+
+    engine.enqueue("q", "s", id="a")
+    worker.run()
+    assert settled(engine, "a").result == '"finished"'
 
 
 @pytest.fixture(autouse=True)
