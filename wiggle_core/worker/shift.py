@@ -188,7 +188,7 @@ class Shift:
                 self._signals.slot()
 
     def _await_handlers(self, deadline: float) -> None:
-        # A poller that hangs in the database still reads the signals. What it claims yet, nobody runs: the lease runs out.
+        # A poller that hangs in the database still reads the signals; what it may claim yet waits for its lease to end.
         if self._poller_thread.is_alive():
             return
         while self._poller.busy > 0 and not self._is_hurried and (left := deadline - monotonic()) > 0:
