@@ -1,7 +1,7 @@
 """A worker that does nothing, beside huey and litequeue doing nothing, each in a process of its own.
 
 Every library runs as it comes, SQLite in WAL mode: wiggle and huey with `synchronous` FULL, so that what was
-acknowledged survives a power cut; litequeue with NORMAL, so that it may not, and with FULL for a like comparison.
+acknowledged survives a power cut; litequeue with NORMAL, its own choice, so that it may not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _files = count()
 
 @dataclass(slots=True)
 class Drain:
-    """One library as a contender. `argument` is the child's third."""
+    """One library as a contender. `tuning` is wiggle's: handlers and prefetch."""
 
     name: str
     module: str
-    argument: object
+    tuning: str = ""
     concurrency: int = 0
     durability: str = "FULL"
 
@@ -33,7 +33,7 @@ class Drain:
         """Fill and drain a new file; the seconds of the drain."""
         file = directory / f"drain-{next(_files)}.db"
         place = f"sqlite:///{file}" if self.module == "peers.wiggle_drain" else file
-        answer = ask(self.module, place, tasks, self.argument)
+        answer = ask(self.module, place, tasks, self.tuning)
         if answer["tasks"] != tasks:
             raise AssertionError(f"{self.name} ran {answer['tasks']} of {tasks} tasks")
         self.concurrency = answer["concurrency"]
@@ -50,15 +50,14 @@ def run(report: Report, directory: Path, tasks: int, repeats: int) -> None:
     # handlers and prefetch together.
     ours = Drain("wiggle, 32 handlers", "peers.wiggle_drain", "32+0")
     single = Drain("wiggle, one handler, 31 prefetched", "peers.wiggle_drain", "1+31")
-    huey = Drain("huey, one thread", "peers.huey_drain", "")
-    litequeue = Drain("litequeue, as it comes", "peers.litequeue_drain", "NORMAL")
+    huey = Drain("huey, one thread", "peers.huey_drain")
+    litequeue = Drain("litequeue", "peers.litequeue_drain")
     drains = (
         ours,
         single,
         Drain("wiggle, nothing set", "peers.wiggle_drain", "0+0"),
         huey,
         litequeue,
-        Drain("litequeue, durable", "peers.litequeue_drain", "FULL"),
     )
     seconds = alternate({each.name: partial(each.run, directory, tasks) for each in drains}, repeats)
     rates = {name: tasks / median(taken) for name, taken in seconds.items()}
