@@ -155,8 +155,7 @@ def _begin(connection: sqlite3.Connection, timeout: float) -> None:
     """Begin a write transaction, trying again and again at short random intervals until the timeout.
 
     SQLite's own waiting pauses longer and longer, so that whoever waits longest loses to whoever comes last: of 8
-    processes that claimed, one took 15 times as many tasks as another, and waited 1.7 s at worst. So they share alike,
-    and waited 0.25 s at worst.
+    processes that claimed, the unluckiest waited 1.7 s for its turn, 0.3 s this way.
     """
     end = time.monotonic() + timeout
     connection.execute("PRAGMA busy_timeout = 0")
