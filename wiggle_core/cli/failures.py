@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import traceback
 from enum import IntEnum
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import typer
 
 from wiggle_core.errors import StoreError, StoreNotInstalled, WiggleError
+from wiggle_core.stores.registry import hide_password
 
 DEBUG_VARIABLE = "WIGGLE_DEBUG"
 
@@ -55,9 +57,10 @@ def configure_log(level: int | None = None) -> None:
 def failure_of(error: BaseException) -> Failure:
     """The code and the line for whatever a command raised. With WIGGLE_DEBUG=1 the traceback is printed too."""
     if is_debugging():
-        traceback.print_exception(error)
+        sys.stderr.write(hide_password("".join(traceback.format_exception(error))))
     code, message = _judge(error)
-    return Failure(code, "; ".join((message, *getattr(error, "__notes__", ()))) if message else "")
+    # Usage errors repeat what was typed, a URL in the wrong place too.
+    return Failure(code, hide_password("; ".join((message, *getattr(error, "__notes__", ())))) if message else "")
 
 
 def _judge(error: BaseException) -> Failure:

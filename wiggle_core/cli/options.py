@@ -41,5 +41,5 @@ def opened_engine(url: str | None) -> Iterator[Engine]:
 
 
 def shown_url(url: str | None) -> str:
-    """The store's URL, as it may be shown: without its password."""
-    return make_url(store_url(url)).render_as_string(hide_password=True)
+    """The store's URL, as it may be shown: without its password, and without options, which may hold another."""
+    return make_url(store_url(url)).set(query={}).render_as_string(hide_password=True)

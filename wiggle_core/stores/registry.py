@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
@@ -21,6 +23,7 @@ from wiggle_core.tasks.task import Clock
 GROUP = "wiggle.stores"
 URL_VARIABLE = "WIGGLE_DATABASE_URL"
 DEFAULT_URL = "sqlite:///wiggle.db"
+_PASSWORD = re.compile(r"(://[^\s/:@]*):.*@")
 _PLUGIN_NAMES = ("DRIVER", "EXTRA", "LIVE_TESTED", "open_store", "open_scratch")
 
 
@@ -46,13 +49,26 @@ def store_url(explicit: str | None = None) -> str:
     file = os.environ.get(f"{URL_VARIABLE}_FILE")
     if not file:
         return DEFAULT_URL
-    try:
-        url = Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidStoreUrl(f"{URL_VARIABLE}_FILE names {file!r}, which cannot be read: {error}") from error
+    url = _content(file)
     if not url:
-        raise InvalidStoreUrl(f"{URL_VARIABLE}_FILE names {file!r}, which is empty")
+        raise InvalidStoreUrl(f"{URL_VARIABLE}_FILE names {hide_password(file)!r}, which is empty")
     return url
+
+
+def _content(file: str) -> str:
+    """The text of the file. No error is chained: one would hold the content, or a URL that was named for a file."""
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or "no such name"
+    raise InvalidStoreUrl(f"{URL_VARIABLE}_FILE names {hide_password(file)!r}, which cannot be read: {reason}")
+
+
+def hide_password(text: str) -> str:
+    """The text, for people, with `***` for the password of a URL in it."""
+    return _PASSWORD.sub(r"\1:***@", text)
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -86,13 +102,10 @@ def list_plugins() -> list[PluginInfo]:
 def _parse(url: str) -> URL:
     if "://" not in url:
         raise InvalidStoreUrl("a store URL starts with a scheme, such as sqlite:///wiggle.db (see `wiggle plugins`)")
-    try:
+    with suppress(ArgumentError, ValueError):
         return make_url(url)
-    except (ArgumentError, ValueError) as error:
-        # The text may hold a password, so it is not repeated.
-        raise InvalidStoreUrl(
-            "the store URL cannot be read; it has the form scheme://user:password@host/name"
-        ) from error
+    # Neither the text nor that error is repeated: an unescaped `:` or `/` makes a piece of a password the port.
+    raise InvalidStoreUrl("the store URL cannot be read; it has the form scheme://user:password@host/name")
 
 
 def _plugin(url: URL) -> tuple[StorePlugin, str]:
