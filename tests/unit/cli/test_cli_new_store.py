@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import wiggle_core.conformance as kit
-from tests.unit.cli.conftest import Wiggle
 from wiggle_core.conformance.contract import RULES, Contract, add_keywords, read_check
 from wiggle_core.stores.store import Store, StorePlugin
+
+from .conftest import Wiggle
 
 MODULE = "wiggle_store_shelf"
 MEMBERS = [name for name in vars(Store) if not name.startswith("_")]
