@@ -273,7 +273,8 @@ def _check_pattern(pattern: object, escape: object, path: str) -> tuple[str, str
 
 
 def _wrong_type(kind: ValueType, value: object, path: str) -> CriteriaError:
-    return CriteriaError(f"a {kind} literal is expected, not {short(value)}", path)
+    article = "an" if kind is ValueType.INSTANT else "a"
+    return CriteriaError(f"{article} {kind} literal is expected, not {short(value)}", path)
 
 
 def short(value: Any) -> str:  # Any: whatever the caller passed
