@@ -73,7 +73,9 @@ class SqlDialect:
     absent: Callable[[str], str] = "{} IS NULL".format
     """The test that an expression has no value."""
     members: Callable[[Sequence[object], Bind], str] | None = None
-    """The right side of IN for a long list, given the values as they are stored; None to bind each."""
+    """The right side of `member_test` for a long list, given the values as they are stored; None to bind each."""
+    member_test: str = "IN"
+    """What stands before `members`."""
     max_binds: int = 32_766
     """How many values one statement can bind."""
 
@@ -145,7 +147,7 @@ class _Rendering:
                 return f"{value_text} BETWEEN {low_text} AND {self._literal(reference, high)}"
             case In(_, values):
                 value_text = self._value(reference)
-                return f"{value_text} IN {self._members(reference, values)}"
+                return f"{value_text} {self._members(reference, values)}"
             case Like(_, pattern, escape):
                 return self._like(reference, pattern_parts(pattern, escape))
             case _:
@@ -206,8 +208,9 @@ class _Rendering:
 
     def _members(self, reference: Reference, values: Sequence[Value]) -> str:
         if self._dialect.members is None or len(values) <= _SHORT_LIST:
-            return f"({', '.join(self._literal(reference, value) for value in values)})"
-        return self._dialect.members([_stored(reference, value) for value in values], self.bind)
+            return f"IN ({', '.join(self._literal(reference, value) for value in values)})"
+        members = self._dialect.members([_stored(reference, value) for value in values], self.bind)
+        return f"{self._dialect.member_test} {members}"
 
     def _literal(self, reference: Reference, value: Value) -> str:
         stored = _stored(reference, value)

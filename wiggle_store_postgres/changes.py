@@ -1,0 +1,184 @@
+"""Changes and leases: each kind of change is one statement over a JSON list of them, with the guard inside (L2).
+
+Every statement locks its rows in id order before it changes one (L7, PG14), and tests its guard on the row as it is
+once it has the lock. One kind of change is one statement and one round trip; several kinds share a transaction, which
+locks the tasks of all of them first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, assert_never
+
+from wiggle_core.stores.store import (
+    Cancel,
+    Change,
+    Expire,
+    Finish,
+    GiveBack,
+    Promote,
+    Requeue,
+    Revive,
+    change_id,
+)
+from wiggle_core.tasks.keys import encode_attributes
+from wiggle_core.tasks.task import Lease, State, TaskId
+from wiggle_store_postgres.connections import Connections, Session
+from wiggle_store_postgres.moment import moment
+
+Item: TypeAlias = tuple[TaskId, str | None, str | None, str | None, str | None, int | None, str | None]
+"""A change in the list: id, token, state, result, error, delay, attributes; None for what its kind does not have."""
+
+_HELD = """
+    WITH moment AS MATERIALIZED (SELECT {moment} AS now),
+    change AS MATERIALIZED (
+        SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS state, value ->> 3 AS result,
+            value ->> 4 AS error, (value ->> 5)::bigint AS delay, (value ->> 6)::jsonb AS attributes
+        FROM json_array_elements($1::json) AS value
+    ),
+    held AS MATERIALIZED (
+        SELECT change.*, moment.now FROM moment, change JOIN $schema.{table} AS {table} ON {table}.id = change.id
+        WHERE {guard}
+        ORDER BY {table}.id FOR UPDATE OF {table}
+    )"""
+_UNCHANGED = (
+    "id, queue, step, created_at, priority, workflow, version, node, kind, correlation_id, instance_id, retry, token"
+)
+_SETTLE = f""",
+    gone AS (DELETE FROM $schema.task AS task USING held WHERE task.id = held.id RETURNING task.*)
+    INSERT INTO $schema.history ({_UNCHANGED}, ready_at, attributes, attempt, owner, lease_until, finished_at, state,
+        result, error)
+    SELECT {", ".join(f"gone.{column}" for column in _UNCHANGED.split(", "))}, gone.ready_at, gone.attributes,
+        gone.attempt, gone.owner, gone.lease_until, held.now, held.state, held.result, {{error}}
+    FROM gone JOIN held ON held.id = gone.id
+    RETURNING id, token
+"""
+_UPDATE = """
+    UPDATE $schema.task AS task SET {values}, reserved_at = NULL FROM held WHERE task.id = held.id
+    RETURNING task.id, task.token
+"""
+_REVIVE = f""",
+    gone AS (DELETE FROM $schema.history AS history USING held WHERE history.id = held.id RETURNING history.*)
+    INSERT INTO $schema.task ({_UNCHANGED}, ready_at, attributes, attempt, state)
+    SELECT {", ".join(f"gone.{column}" for column in _UNCHANGED.split(", "))}, held.now, held.attributes, 1, 'READY'
+    FROM gone JOIN held ON held.id = gone.id
+    RETURNING id, token
+"""
+_LOCK = """
+    SELECT task.id FROM (SELECT DISTINCT value AS id FROM json_array_elements_text($1::json) AS value) AS named
+    JOIN $schema.task AS task ON task.id = named.id
+    ORDER BY task.id FOR UPDATE OF task
+"""
+
+_IS_LEASED = "task.state = 'RUNNING' AND task.token = change.token"
+_RAN_OUT = f"{_IS_LEASED} AND task.lease_until <= moment.now"
+
+_AGAIN = {
+    "state": "CASE WHEN held.delay > 0 THEN 'SCHEDULED' ELSE 'READY' END",
+    "attempt": "task.attempt + 1",
+    "ready_at": "held.now + held.delay",
+    "attributes": "held.attributes",
+    "error": "held.error",
+    "owner": "NULL",
+    "lease_until": "NULL",
+}
+_BACK = {"state": "'READY'", "attributes": "held.attributes", "owner": "NULL", "lease_until": "NULL"}
+_NOW_READY = {"state": "'READY'", "ready_at": "held.now", "attributes": "held.attributes"}
+
+
+def _held(guard: str, table: str = "task") -> str:
+    return _HELD.format(moment=moment("$2"), guard=guard, table=table)
+
+
+def _update(new: dict[str, str], guard: str) -> str:
+    """The statement that gives some columns new values."""
+    values = ", ".join(f"{column} = {value}" for column, value in new.items())
+    return _held(guard) + _UPDATE.format(values=values)
+
+
+def _settle(error: str, guard: str) -> str:
+    """The statement that moves tasks into history."""
+    return _held(guard) + _SETTLE.format(error=error)
+
+
+# How each kind of change is made: a statement over a list of items and the time.
+_FINISH = _settle("held.error", _IS_LEASED)
+_GIVE_UP = _settle("held.error", _RAN_OUT)
+_CANCEL = _settle("gone.error", "task.state IN ('SCHEDULED', 'READY', 'RUNNING')")
+_REQUEUE = _update(_AGAIN, _IS_LEASED)
+_TAKE_BACK = _update(_AGAIN, _RAN_OUT)
+_GIVE_BACK = _update(_BACK, _IS_LEASED)
+_PROMOTE = _update(_NOW_READY, "task.state = 'SCHEDULED' AND task.ready_at <= moment.now")
+_BRING_BACK = _held("history.state IN ('FAILED', 'CANCELLED')", "history") + _REVIVE
+_EXTEND = _update({"lease_until": "held.now + held.delay"}, _IS_LEASED)
+
+
+def apply(connections: Connections, now: int | None, changes: Sequence[Change]) -> set[TaskId]:
+    """Apply guarded changes in one transaction; the ids of those that took effect."""
+    if not changes:
+        return set()
+    steps = [each for some in _rounds(changes) for each in _by_statement(some).items()]
+    if len(steps) == 1:
+        with connections.changing() as session:
+            return set(_carry_out(session, *steps[0], now))
+    with connections.transaction() as session:
+        session.rows(_LOCK, (json.dumps([change_id(change) for change in changes]),))
+        return {task_id for statement, items in steps for task_id in _carry_out(session, statement, items, now)}
+
+
+def _rounds(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """The changes in id order (L7), each task once a round: the second of two takes what the first one left."""
+    waiting = sorted(changes, key=change_id)
+    while waiting:
+        first: dict[TaskId, Change] = {}
+        later = [change for change in waiting if first.setdefault(change_id(change), change) is not change]
+        yield list(first.values())
+        waiting = later
+
+
+def _by_statement(changes: list[Change]) -> dict[str, list[Item]]:
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for change in changes:
+        statement, item = _planned(change)
+        groups[statement].append(item)
+    return groups
+
+
+def _planned(change: Change) -> tuple[str, Item]:
+    """The statement that makes a change, and its item in the list."""
+    match change:
+        case Finish(lease, state, result, error):
+            return _FINISH, (lease.task_id, lease.token, state, result, error, None, None)
+        case Requeue(lease, delay, attributes, error):
+            return _REQUEUE, (lease.task_id, lease.token, None, None, error, delay, encode_attributes(attributes))
+        case GiveBack(lease, attributes):
+            return _GIVE_BACK, (lease.task_id, lease.token, None, None, None, None, encode_attributes(attributes))
+        case Expire(lease, None, _, error):
+            return _GIVE_UP, (lease.task_id, lease.token, State.FAILED, None, error, None, None)
+        case Expire(lease, delay, attributes, error):
+            return _TAKE_BACK, (lease.task_id, lease.token, None, None, error, delay, encode_attributes(attributes))
+        case Promote(task_id, attributes):
+            return _PROMOTE, (task_id, None, None, None, None, None, encode_attributes(attributes))
+        case Cancel(task_id):
+            return _CANCEL, (task_id, None, State.CANCELLED, None, None, None, None)
+        case Revive(task_id, attributes):
+            return _BRING_BACK, (task_id, None, None, None, None, None, encode_attributes(attributes))
+        case _:
+            assert_never(change)
+
+
+def _carry_out(session: Session, statement: str, items: list[Item], now: int | None) -> Iterator[TaskId]:
+    for task_id, _ in session.rows(statement, (json.dumps(items, ensure_ascii=False), now)):
+        yield task_id
+
+
+def extend(connections: Connections, now: int | None, leases: Sequence[Lease], ttl: int) -> set[Lease]:
+    """Move the end of leases still held to now + ttl; those that held (L2)."""
+    if not leases:
+        return set()
+    items: list[Item] = [(lease.task_id, lease.token, None, None, None, ttl, None) for lease in leases]
+    with connections.changing() as session:
+        held = session.rows(_EXTEND, (json.dumps(items, ensure_ascii=False), now))
+    return {Lease(task_id, token) for task_id, token in held}

@@ -1,0 +1,191 @@
+"""Connections to PostgreSQL: pooled, in autocommit, every statement sent unprepared (PG6, PG16).
+
+A single statement is its own transaction, which saves the round trips of BEGIN and COMMIT; what needs more statements
+asks for a transaction. Statements name the schema as `$schema`: a search path would not survive a pooler.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import psycopg
+from psycopg import RawCursor
+from psycopg.pq import ConnStatus, TransactionStatus
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
+
+from wiggle_core.errors import PermanentStoreError, TransientStoreError
+from wiggle_store_postgres.errors import DRIVER_ERRORS, translate, translate_refusal
+from wiggle_store_postgres.place import Place
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool import PoolProxiedConnection
+
+Row: TypeAlias = tuple[Any, ...]  # Any: the driver's types are those of the columns
+Connection: TypeAlias = psycopg.Connection[Row]
+
+
+class Session:
+    """A connection that is lent out, and the ways to send it statements."""
+
+    def __init__(self, connection: Connection, schema: str) -> None:
+        self.connection = connection
+        self._schema = schema
+        self._cursor = RawCursor(connection)
+
+    def rows(self, statement: str, binds: Sequence[object] = ()) -> list[Row]:
+        """Run a statement that answers with rows."""
+        return self._cursor.execute(in_schema(statement, self._schema), binds).fetchall()
+
+    def run(self, statement: str, binds: Sequence[object] = ()) -> int:
+        """Run a statement; how many rows it touched."""
+        return self._cursor.execute(in_schema(statement, self._schema), binds).rowcount
+
+    def copy(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Stream rows into a COPY statement."""
+        with self._cursor.copy(in_schema(statement, self._schema)) as stream:
+            for row in rows:
+                stream.write_row(row)
+
+
+@lru_cache(maxsize=1024)
+def in_schema(statement: str, quoted_schema: str) -> bytes:
+    """The statement with its schema filled in, ready to be sent."""
+    return statement.replace("$schema", quoted_schema).encode()
+
+
+class Connections:
+    """Gives out sessions; every driver error leaves as a StoreError."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._is_closed = False
+        self._pools: list[QueuePool] = []
+        self._process = -1
+        self._use_own_pool()
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """For statements that change nothing, each with a snapshot of its own."""
+        with self._session(may_have_applied=False) as session:
+            yield session
+
+    @contextmanager
+    def changing(self) -> Iterator[Session]:
+        """For one statement that changes something and commits by itself."""
+        with self._session(may_have_applied=True) as session:
+            yield session
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """For several statements: committed at the end, rolled back on any exception. READ COMMITTED, so that each
+        statement sees what was committed while the one before waited."""
+        with self._session(may_have_applied=False) as session:
+            session.run("BEGIN ISOLATION LEVEL READ COMMITTED")
+            try:
+                yield session
+            except BaseException:
+                _roll_back(session)
+                raise
+            try:
+                session.run("COMMIT")
+            except DRIVER_ERRORS as error:
+                raise translate(error, self.place, may_have_applied=True) from error
+
+    def close(self) -> None:
+        """Close all connections. In a forked child nothing is closed: they are the parent's."""
+        self._is_closed = True
+        if os.getpid() == self._process:
+            self._pools[-1].dispose()
+
+    @contextmanager
+    def _session(self, *, may_have_applied: bool) -> Iterator[Session]:
+        pooled = self._checked_out()
+        connection = cast("Connection", pooled.driver_connection)
+        try:
+            yield Session(connection, self.place.quoted_schema)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.place, may_have_applied=may_have_applied) from error
+        finally:
+            if self._is_closed or connection.info.transaction_status != TransactionStatus.IDLE:
+                pooled.invalidate()
+            pooled.close()
+
+    def _checked_out(self) -> PoolProxiedConnection:
+        """A connection that is alive as far as can be known without asking the server.
+
+        What the server said while the connection lay idle, its end above all, waits in the socket. Without a look at
+        it the first claim after a restart would fail, and a write even with its outcome unknown.
+        """
+        if self._is_closed:
+            raise PermanentStoreError(f"{self.place} was closed by this program: open the store again")
+        if os.getpid() != self._process:
+            self._use_own_pool()
+        while True:
+            try:
+                pooled = self._pools[-1].connect()
+            except PoolTimeout as error:
+                raise TransientStoreError(
+                    f"all connections to {self.place} are kept busy by other threads of this process: raise "
+                    "`?pool_size=`, or `?pool_timeout=` to wait longer"
+                ) from error
+            if _is_alive(cast("Connection", pooled.driver_connection)):
+                return pooled
+            pooled.invalidate()
+            pooled.close()
+
+    def _use_own_pool(self) -> None:
+        """Begin with a pool of this process: a socket cannot be shared with the process that forked it. The other
+        pools are kept, since forgetting them here would say good-bye over the parent's connections."""
+        pool = QueuePool(
+            lambda: cast("DBAPIConnection", self._open()),
+            pool_size=self.place.pool_size,
+            max_overflow=0,
+            timeout=self.place.pool_timeout,
+            use_lifo=True,
+            reset_on_return=None,
+        )
+        self._pools.append(pool)
+        self._process = os.getpid()
+
+    def _open(self) -> Connection:
+        return connect(self.place)
+
+
+def connect(place: Place) -> Connection:
+    """A connection of its own, in autocommit. Raises StoreError."""
+    try:
+        return psycopg.connect(autocommit=True, prepare_threshold=None, **_arguments(place))
+    except psycopg.Error as error:
+        raise translate_refusal(error, place) from error
+
+
+def _arguments(place: Place) -> dict[str, Any]:  # Any: psycopg types its keyword arguments so
+    return dict(place.connection_parameters())
+
+
+def _is_alive(connection: Connection) -> bool:
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if not poll.poll(0):
+        return True
+    try:
+        connection.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return connection.pgconn.status == ConnStatus.OK
+
+
+def _roll_back(session: Session) -> None:
+    """Undo what was done; where that fails, the connection is thrown away and the server does it."""
+    with suppress(psycopg.Error):
+        if session.connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            session.run("ROLLBACK")
