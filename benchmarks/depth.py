@@ -6,6 +6,7 @@ import json
 import resource
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 from benchmarks.datasets import ATTRIBUTES, QUEUE, VERSION, WORKFLOW, orders
 from wiggle_core import Done, Engine, QueueCriteria, open_engine
@@ -33,9 +34,13 @@ def _drain(engine: Engine) -> int:
 
 
 def _resident() -> float:
-    # Linux counts KiB, macOS bytes.
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest / (1024 * 1024 if sys.platform == "darwin" else 1024)
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss: Linux keeps that across exec, so that a child begins with the size of its parent.
+        [line] = [line for line in status.read_text("ascii").splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) / 1024
+    # macOS counts bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 * 1024)
 
 
 if __name__ == "__main__":
