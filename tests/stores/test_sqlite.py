@@ -13,5 +13,10 @@ from wiggle_store_sqlite import open_store
 
 
 @pytest.fixture
-def store_factory(tmp_path: Path) -> StoreFactory:
-    return lambda clock=None: open_store(make_url(f"sqlite:///{tmp_path}/tasks.db"), clock=clock)
+def store_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/tasks.db"
+
+
+@pytest.fixture
+def store_factory(store_url: str) -> StoreFactory:
+    return lambda clock=None: open_store(make_url(store_url), clock=clock)

@@ -7,7 +7,8 @@
         return lambda clock=None: open_store(make_url(f"sqlite:///{tmp_path}/tasks.db"), clock=clock)
 
 Every call of the factory opens another handle on one database, empty when the test begins. The kit creates the schema
-and closes the handles. What it asks of a store depends on the store's `capabilities` only, never on its name.
+and closes the handles. A store that several processes can share says by a fixture `store_url` how they reach that
+database. What is asked of a store depends on the store's `capabilities` only, never on its name.
 `pytest -k leases` runs one module's checks, `pytest -k L2` those of a rule.
 """
 
@@ -15,21 +16,28 @@ from __future__ import annotations
 
 import pytest
 
-_MODULES = ("claiming", "criteria", "documents", "history", "leases", "plugin", "racing", "sweeping")
+_MODULES = (
+    *("attributes", "claiming", "criteria", "documents", "faults", "history", "leases", "machine", "plugin"),
+    *("processes", "racing", "sweeping"),
+)
 # Plain asserts explain themselves only in modules that pytest knew of before they were imported.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
+from wiggle_core.conformance.attributes import *  # noqa: E402, F403
 from wiggle_core.conformance.claiming import *  # noqa: E402, F403
 from wiggle_core.conformance.contract import add_keywords  # noqa: E402
 from wiggle_core.conformance.criteria import *  # noqa: E402, F403
 from wiggle_core.conformance.documents import *  # noqa: E402, F403
+from wiggle_core.conformance.faults import *  # noqa: E402, F403
 from wiggle_core.conformance.history import *  # noqa: E402, F403
 from wiggle_core.conformance.leases import *  # noqa: E402, F403
-from wiggle_core.conformance.plugin import clock, open_handle, store  # noqa: E402
+from wiggle_core.conformance.machine import *  # noqa: E402, F403
+from wiggle_core.conformance.plugin import clock, open_handle, store, store_url  # noqa: E402
+from wiggle_core.conformance.processes import *  # noqa: E402, F403
 from wiggle_core.conformance.racing import *  # noqa: E402, F403
 from wiggle_core.conformance.sweeping import *  # noqa: E402, F403
 
-__all__ = ["clock", "open_handle", "store"]
+__all__ = ["clock", "open_handle", "store", "store_url"]
 __all__ += [name for name in dir() if name.startswith("test_")]
 
 for _name in [name for name in __all__ if name.startswith("test_")]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
 from typing import TypeVar
 
+import pytest
+
 from wiggle_core.conformance.plugin import (
+    ALL,
     SECOND,
     START,
     TTL,
@@ -26,24 +29,24 @@ from wiggle_core.conformance.plugin import (
 )
 from wiggle_core.errors import RevisionConflict
 from wiggle_core.stores.replay import Replaying
-from wiggle_core.stores.store import Cancel, Change, Expire, Finish, Store
+from wiggle_core.stores.store import Cancel, Change, Expire, Finish, GiveBack, Revive, Route, Store
 from wiggle_core.tasks.task import State
 
 T = TypeVar("T")
 RACERS = 4
 
 
-def _race(open_handle: Callable[[], Store], run: Callable[[Store, int, Barrier], T]) -> list[T]:
-    """What each of four threads returned. A deadlock's victim is replayed, as the engine would do."""
-    handles = [Replaying(open_handle()) for _ in range(RACERS)]
-    barrier = Barrier(RACERS, timeout=60)
+def _race(open_handle: Callable[[], Store], run: Callable[[Store, int, Barrier], T], racers: int = RACERS) -> list[T]:
+    """What each of the threads returned. A deadlock's victim is replayed, as the engine would do."""
+    handles = [Replaying(open_handle()) for _ in range(racers)]
+    barrier = Barrier(racers, timeout=60)
 
     def start(number: int) -> T:
         barrier.wait()
         return run(handles[number], number, barrier)
 
-    with ThreadPoolExecutor(RACERS) as pool:
-        return list(pool.map(start, range(RACERS)))
+    with ThreadPoolExecutor(racers) as pool:
+        return list(pool.map(start, range(racers)))
 
 
 def test_racing_claims_take_each_task_once(open_handle: Callable[[], Store]) -> None:
@@ -196,3 +199,83 @@ def test_a_claim_beside_others_is_whole(open_handle: Callable[[], Store], clock:
     _race(open_handle, check)
     enqueue_one(store)
     assert claim_one(store).owner == "worker-1"
+
+
+@pytest.mark.parametrize("racers", [2, 5, 8])
+def test_claimers_leave_each_other_their_share(open_handle: Callable[[], Store], racers: int) -> None:
+    """O2: of n claimers that ask at once for m of n x m tasks each gets m, asking thrice at most: none locks what it
+    does not return."""
+    store, share = open_handle(), 5
+    for turn in range(4):
+        tasks = [make_task(queue=queue) for queue in (f"one {turn}", f"two {turn}") for _ in range(racers * share)]
+        enqueue_all(store, tasks)
+        routes = [(Route(f"one {turn}"),), (Route(f"one {turn}"), Route(f"two {turn}"))]
+
+        def take(handle: Store, number: int, barrier: Barrier, routes: list[tuple[Route, ...]] = routes) -> list[int]:
+            alone = _ask_thrice(handle, routes[0], share)
+            barrier.wait()
+            return [alone, _ask_thrice(handle, routes[1], share)]
+
+        assert _race(open_handle, take, racers) == [[share, share]] * racers
+
+
+def _ask_thrice(handle: Store, routes: tuple[Route, ...], limit: int) -> int:
+    """How many tasks up to three claims got. Fewer than were asked for is normal, while others claim too."""
+    taken = 0
+    for _ in range(3):
+        if taken < limit:
+            taken += len(claim(handle, *routes, limit=limit - taken))
+    return taken
+
+
+def test_heartbeats_beside_settlements_deadlock_nobody(open_handle: Callable[[], Store]) -> None:
+    """L7: batches that extend, settle and cancel the same tasks, named in opposite order, never wait for each other in
+    a circle: no call fails."""
+    store = open_handle()
+    enqueue_all(store, [make_task() for _ in range(240)])
+    held = [task for claimed in drain(store, limit=60) for task in claimed]
+    handles = [open_handle() for _ in range(RACERS)]
+
+    def touch(handle: Store, number: int) -> int:
+        for start in range(0, len(held), 30):
+            leases = [task.lease for task in held[start : start + 30]]
+            leases = leases if number % 2 else leases[::-1]
+            handle.extend(leases, TTL)
+            handle.apply([GiveBack(lease, {}) if number < 2 else Finish(lease, State.DONE) for lease in leases[::3]])
+            handle.extend(leases[::-1], TTL)
+        return len(handle.leased(held[0].lease.token))
+
+    # Not under Replaying, which would hide the victim of a deadlock.
+    with ThreadPoolExecutor(RACERS) as pool:
+        assert len(list(pool.map(touch, handles, range(RACERS)))) == RACERS
+    assert store.audit() == []
+
+
+def test_a_task_is_always_in_one_place(open_handle: Callable[[], Store]) -> None:
+    """L5: while tasks settle and are revived, every look finds each of them once, live or in history, never in both
+    and never in neither."""
+    store = open_handle()
+    names = [f"t{number:02d}" for number in range(12)]
+    store.enqueue([make_task(name) for name in names])
+    is_over = Event()
+
+    def move(handle: Store) -> None:
+        try:
+            for _ in range(25):
+                handle.apply([Finish(task.lease, State.FAILED) for task in claim(handle)])
+                handle.apply([Revive(name, {}) for name in names])
+        finally:
+            is_over.set()
+
+    def watch(handle: Store) -> None:
+        while not is_over.is_set():
+            assert ids(handle.find(ALL, list(State), 100)) == names
+            assert handle.count(ALL, list(State), 100) == len(names)
+            assert handle.lookup(names).keys() == set(names)
+            assert all(handle.get(name) is not None for name in names)
+
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(move, open_handle()), *(pool.submit(watch, open_handle()) for _ in range(2))]
+    for run in runs:
+        run.result()
+    assert store.audit() == []

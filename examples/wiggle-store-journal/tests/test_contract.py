@@ -13,5 +13,10 @@ from wiggle_store_journal import open_store
 
 
 @pytest.fixture
-def store_factory(tmp_path: Path) -> StoreFactory:
-    return lambda clock=None: open_store(make_url(f"journal:///{tmp_path}/tasks.journal"), clock=clock)
+def store_url(tmp_path: Path) -> str:
+    return f"journal:///{tmp_path}/tasks.journal"
+
+
+@pytest.fixture
+def store_factory(store_url: str) -> StoreFactory:
+    return lambda clock=None: open_store(make_url(store_url), clock=clock)
