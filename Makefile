@@ -7,10 +7,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install demo test lint types bench servers format
+.PHONY: help install demo test lint types bench servers format mutation fuzz
 
 help:
-	@echo "make install | demo | test | lint | types | bench | servers | format"
+	@echo "make install | demo | test | lint | types | bench | servers | format | mutation | fuzz"
 
 install: $(STAMP)
 
@@ -57,3 +57,12 @@ servers:
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Both take their time and are no part of CI. Survivors and their reasons: tests/mutation/survivors.md.
+mutation: install
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutation]'
+	$(BIN)/python -m tests.mutation $(ARGS)
+
+fuzz: install
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzzing $(ARGS)

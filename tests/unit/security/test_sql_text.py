@@ -34,12 +34,18 @@ from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
 from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_core.tasks.submission import NewTask
 from wiggle_core.tasks.task import State
-from wiggle_store_sqlite.dialect import WRITER
+from wiggle_store_postgres import dialect as postgres
+from wiggle_store_sqlite import dialect as sqlite
 
-WRITERS: dict[str, SqlWriter] = {"sqlite": WRITER}
+WRITERS: dict[str, SqlWriter] = {
+    "sqlite": sqlite.WRITER,
+    "postgres": postgres.WRITER,
+}
 """What renders each store's predicates."""
 
-STORES: dict[str, tuple[str, Recorder]] = {"sqlite": ("sqlite:///{folder}/tasks.db", record_sqlite)}
+STORES: dict[str, tuple[str, Recorder]] = {
+    "sqlite": ("sqlite:///{folder}/tasks.db", record_sqlite),
+}
 """The URL of an empty database, and what records the statements of the store's driver."""
 
 HOSTILE_SEEDS = st.integers(0, 2**32).map(lambda seed: Hostile(seed).predicate())
