@@ -234,7 +234,6 @@ class _Parser:
         return AttributeReference(name.removeprefix("attr."), told)
 
     def _members(self) -> list[_Literal]:
-        self.marks["/args/1"] = self.token.start
         self._expect("(", "a list in brackets is expected")
         members: list[_Literal] = []
         while not self._accepted(")"):

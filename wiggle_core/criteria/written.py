@@ -170,7 +170,7 @@ def _literal_type(written: str, value: Value) -> ValueType:
         case bool():
             return ValueType.BOOLEAN
         case int() | Decimal():
-            return ValueType.DECIMAL if set(written) & set(".eE") else ValueType.LONG
+            return ValueType.DECIMAL if "." in written else ValueType.LONG
         case _:
             return ValueType.INSTANT
 

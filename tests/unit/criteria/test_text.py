@@ -88,6 +88,7 @@ def test_text_round_trips(predicate: Predicate) -> None:
         ("attr.total : decimal = 1", total == 1),
         ("attr.total IN (1, 2.5)", total.in_([1, Decimal("2.5")])),
         ("attr.count IN (1, 2)", count.in_([1, 2])),
+        ("attr.total IN (1E2, 1e+2, .5, 5.)", total.in_([100, 100, Decimal("0.5"), 5])),
         ("attr.total BETWEEN 0 AND 0.5", total.between(0, Decimal("0.5"))),
         ("attr.total BETWEEN 0.5 AND 1 AND step = 'a'", total.between(Decimal("0.5"), 1) & a),
         ("attr.count NOT BETWEEN 1 AND 5", ~count.between(1, 5)),
@@ -132,6 +133,10 @@ def test_read(text: str, predicate: Predicate) -> None:
         (~Task.step.in_(["a"]) | ~Task.step.like("%!_", "!"), "step NOT IN ('a') OR step NOT LIKE '%!_' ESCAPE '!'"),
         (total >= 1000, "attr.total:decimal >= 1000"),
         (total >= Decimal("0.50"), "attr.total >= 0.5"),
+        (region == "a", "attr.region = 'a'"),
+        (region.like("a%"), "attr.region LIKE 'a%'"),
+        (vip == True, "attr.vip = TRUE"),  # noqa: E712  # builds a predicate
+        (count == -5, "attr.count = -5"),
         (total.in_([1, Decimal("0.5")]), "attr.total IN (1, 0.5)"),
         (due == NOON, "attr.due = TIMESTAMP '2026-03-05T12:00:00.000000Z'"),
         (And((Or((a, b)), And((c,)))), "(step = 'a' OR step = 'b') AND (AND (step = 'c'))"),
@@ -224,6 +229,8 @@ REFUSED: list[tuple[str, str, int]] = [
     ("attr.t:decimal = 1e999999999", "/args/1", 17),
     ("step IN ('a', 1)", "/args/1/1", 14),
     ("attempt BETWEEN 1 AND 'a'", "/args/2", 22),
+    ("attempt BETWEEN 'a' AND 2", "/args/1", 16),
+    ("attr.n:long LIKE 'a'", "", 0),
     ("TRUE AND (step = 'a' OR step NOT IN ('b', 5))", "/args/1/args/1/args/0/args/1/1", 42),
     ("NOT attempt < 'a'", "/args/0/args/1", 14),
 ]
