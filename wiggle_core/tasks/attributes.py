@@ -109,12 +109,15 @@ class Declaration:
         values: dict[str, Value] = {}
         misses: dict[str, Miss] = {}
         for name, path, fit in self._steps:
-            found = _resolve(context, path)
-            value = None if found is _ABSENT or found is None else fit(found)
-            if value is not None:
+            found: Any = context  # Any: JSON of any shape
+            for segment in path:
+                found = found.get(segment, _ABSENT) if found.__class__ is dict else _element(found, segment)
+            if found is _ABSENT or found is None:
+                misses[name] = Miss.UNRESOLVED
+            elif (value := fit(found)) is not None:
                 values[name] = value
             else:
-                misses[name] = Miss.UNRESOLVED if found is _ABSENT or found is None else Miss.UNFIT
+                misses[name] = Miss.UNFIT
         return Extracted(values, misses)
 
 
@@ -160,16 +163,11 @@ _scan = json.JSONDecoder(parse_float=Decimal, parse_constant=_not_finite).raw_de
 _decode_oddity = json.JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_not_finite).decode
 
 
-def _resolve(context: object, path: tuple[str, ...]) -> object:
-    at: Any = context  # Any: JSON of any shape
-    for segment in path:
-        if isinstance(at, dict):
-            at = at.get(segment, _ABSENT)
-        elif isinstance(at, list) and _INDEX.fullmatch(segment) and len(segment) < 10 and int(segment) < len(at):
-            at = at[int(segment)]
-        else:
-            return _ABSENT
-    return at
+def _element(of: object, segment: str) -> object:
+    """What a segment of a path finds in anything but an object."""
+    if isinstance(of, list) and _INDEX.fullmatch(segment) and len(segment) < 10 and int(segment) < len(of):
+        return of[int(segment)]
+    return _ABSENT
 
 
 def _fit_string(value: object) -> str | None:

@@ -20,6 +20,7 @@ from wiggle_core.criteria.instants import MIN_MICROS, from_micros, to_micros
 from wiggle_core.criteria.tree import Value
 
 _EXPONENT_SHIFT = 500
+_BEHIND_FIRST = _EXPONENT_SHIFT - 1
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 
 
@@ -42,6 +43,8 @@ def encode_value(value: Value) -> str:
 
 def _encode_whole(value: int) -> str:
     digits = str(abs(value))
+    if value > 0:  # the short way for what is met most
+        return f"n2{len(digits) + _BEHIND_FIRST}{digits.rstrip('0')}"
     return _encode_number(value < 0, len(digits) - 1, digits)
 
 
@@ -49,7 +52,7 @@ def _encode_decimal(value: Decimal) -> str:
     # Most numbers have a whole part and no exponent, and for them this is three times as quick as the general way.
     whole, _, fraction = str(value).partition(".")
     if whole.isdigit() and whole[0] != "0" and (fraction.isdigit() or not fraction):
-        return _encode_number(False, len(whole) - 1, whole + fraction)
+        return f"n2{len(whole) + _BEHIND_FIRST}{(whole + fraction).rstrip('0')}"
     mantissa, _, exponent = f"{value:E}".partition("E")
     return _encode_number(mantissa[0] == "-", int(exponent), mantissa.lstrip("-").replace(".", ""))
 
