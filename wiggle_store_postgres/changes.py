@@ -31,6 +31,8 @@ from wiggle_store_postgres.moment import moment
 Item: TypeAlias = tuple[TaskId, str | None, str | None, str | None, str | None, int | None, str | None]
 """A change in the list: id, token, state, result, error, delay, attributes; None for what its kind does not have."""
 
+# Rows are found and locked by id alone, and only then tested, as they are behind the lock. With the guard inside, the
+# planner may prefer the index of another column to the ids, and read every RUNNING task for a few settlements.
 _HELD = """
     WITH moment AS MATERIALIZED (SELECT {moment} AS now),
     change AS MATERIALIZED (
@@ -39,32 +41,39 @@ _HELD = """
         FROM json_array_elements($1::json) AS value
     ),
     held AS MATERIALIZED (
-        SELECT change.*, moment.now FROM moment, change JOIN $schema.{table} AS {table} ON {table}.id = change.id
-        WHERE {guard}
+        SELECT change.*, {present}
+        FROM change JOIN $schema.{table} AS {table} ON {table}.id = change.id
         ORDER BY {table}.id FOR UPDATE OF {table}
     )"""
+_OF_TASK = "task.state AS present_state, task.token AS present_token, task.lease_until, task.ready_at"
+_OF_HISTORY = "history.state AS present_state"
 _UNCHANGED = (
     "id, queue, step, created_at, priority, workflow, version, node, kind, correlation_id, instance_id, retry, token"
 )
+# What left takes its change along: joined to it afterwards, each row would be compared with every change, since the
+# planner does not know how many there are.
 _SETTLE = f""",
-    gone AS (DELETE FROM $schema.task AS task USING held WHERE task.id = held.id RETURNING task.*)
+    gone AS (
+        DELETE FROM $schema.task AS task USING held, moment WHERE task.id = held.id AND {{guard}}
+        RETURNING {", ".join(f"task.{column}" for column in _UNCHANGED.split(", "))}, task.ready_at, task.attributes,
+            task.attempt, task.owner, task.lease_until, moment.now, held.state, held.result, {{error}} AS error
+    )
     INSERT INTO $schema.history ({_UNCHANGED}, ready_at, attributes, attempt, owner, lease_until, finished_at, state,
         result, error)
-    SELECT {", ".join(f"gone.{column}" for column in _UNCHANGED.split(", "))}, gone.ready_at, gone.attributes,
-        gone.attempt, gone.owner, gone.lease_until, held.now, held.state, held.result, {{error}}
-    FROM gone JOIN held ON held.id = gone.id
-    RETURNING id, token
+    SELECT * FROM gone RETURNING id, token
 """
 _UPDATE = """
-    UPDATE $schema.task AS task SET {values}, reserved_at = NULL FROM held WHERE task.id = held.id
+    UPDATE $schema.task AS task SET {values}, reserved_at = NULL
+    FROM held, moment WHERE task.id = held.id AND {guard}
     RETURNING task.id, task.token
 """
 _REVIVE = f""",
-    gone AS (DELETE FROM $schema.history AS history USING held WHERE history.id = held.id RETURNING history.*)
+    gone AS (
+        DELETE FROM $schema.history AS history USING held, moment WHERE history.id = held.id AND {{guard}}
+        RETURNING {", ".join(f"history.{column}" for column in _UNCHANGED.split(", "))}, moment.now, held.attributes
+    )
     INSERT INTO $schema.task ({_UNCHANGED}, ready_at, attributes, attempt, state)
-    SELECT {", ".join(f"gone.{column}" for column in _UNCHANGED.split(", "))}, held.now, held.attributes, 1, 'READY'
-    FROM gone JOIN held ON held.id = gone.id
-    RETURNING id, token
+    SELECT *, 1, 'READY' FROM gone RETURNING id, token
 """
 _LOCK = """
     SELECT task.id FROM (SELECT DISTINCT value AS id FROM json_array_elements_text($1::json) AS value) AS named
@@ -72,47 +81,47 @@ _LOCK = """
     ORDER BY task.id FOR UPDATE OF task
 """
 
-_IS_LEASED = "task.state = 'RUNNING' AND task.token = change.token"
-_RAN_OUT = f"{_IS_LEASED} AND task.lease_until <= moment.now"
+_IS_LEASED = "held.present_state = 'RUNNING' AND held.present_token = held.token"
+_RAN_OUT = f"{_IS_LEASED} AND held.lease_until <= moment.now"
 
 _AGAIN = {
     "state": "CASE WHEN held.delay > 0 THEN 'SCHEDULED' ELSE 'READY' END",
     "attempt": "task.attempt + 1",
-    "ready_at": "held.now + held.delay",
+    "ready_at": "moment.now + held.delay",
     "attributes": "held.attributes",
     "error": "held.error",
     "owner": "NULL",
     "lease_until": "NULL",
 }
 _BACK = {"state": "'READY'", "attributes": "held.attributes", "owner": "NULL", "lease_until": "NULL"}
-_NOW_READY = {"state": "'READY'", "ready_at": "held.now", "attributes": "held.attributes"}
+_NOW_READY = {"state": "'READY'", "ready_at": "moment.now", "attributes": "held.attributes"}
 
 
-def _held(guard: str, table: str = "task") -> str:
-    return _HELD.format(moment=moment("$2"), guard=guard, table=table)
+_CHOSEN = _HELD.format(moment=moment("$2"), present=_OF_TASK, table="task")
+_CHOSEN_FROM_HISTORY = _HELD.format(moment=moment("$2"), present=_OF_HISTORY, table="history")
 
 
 def _update(new: dict[str, str], guard: str) -> str:
     """The statement that gives some columns new values."""
     values = ", ".join(f"{column} = {value}" for column, value in new.items())
-    return _held(guard) + _UPDATE.format(values=values)
+    return _CHOSEN + _UPDATE.format(values=values, guard=guard)
 
 
 def _settle(error: str, guard: str) -> str:
     """The statement that moves tasks into history."""
-    return _held(guard) + _SETTLE.format(error=error)
+    return _CHOSEN + _SETTLE.format(error=error, guard=guard)
 
 
 # How each kind of change is made: a statement over a list of items and the time.
 _FINISH = _settle("held.error", _IS_LEASED)
 _GIVE_UP = _settle("held.error", _RAN_OUT)
-_CANCEL = _settle("gone.error", "task.state IN ('SCHEDULED', 'READY', 'RUNNING')")
+_CANCEL = _settle("task.error", "held.present_state IN ('SCHEDULED', 'READY', 'RUNNING')")
 _REQUEUE = _update(_AGAIN, _IS_LEASED)
 _TAKE_BACK = _update(_AGAIN, _RAN_OUT)
 _GIVE_BACK = _update(_BACK, _IS_LEASED)
-_PROMOTE = _update(_NOW_READY, "task.state = 'SCHEDULED' AND task.ready_at <= moment.now")
-_BRING_BACK = _held("history.state IN ('FAILED', 'CANCELLED')", "history") + _REVIVE
-_EXTEND = _update({"lease_until": "held.now + held.delay"}, _IS_LEASED)
+_PROMOTE = _update(_NOW_READY, "held.present_state = 'SCHEDULED' AND held.ready_at <= moment.now")
+_BRING_BACK = _CHOSEN_FROM_HISTORY + _REVIVE.format(guard="held.present_state IN ('FAILED', 'CANCELLED')")
+_EXTEND = _update({"lease_until": "moment.now + held.delay"}, _IS_LEASED)
 
 
 def apply(connections: Connections, now: int | None, changes: Sequence[Change]) -> set[TaskId]:

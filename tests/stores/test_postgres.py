@@ -12,6 +12,11 @@ from wiggle_core.conformance.plugin import StoreFactory
 
 
 @pytest.fixture
-def store_factory(postgres_url: str) -> Iterator[StoreFactory]:
+def store_url(postgres_url: str) -> Iterator[str]:
     with fresh_schema(postgres_url) as url:
-        yield lambda clock=None: open_url(url, clock)
+        yield url
+
+
+@pytest.fixture
+def store_factory(store_url: str) -> StoreFactory:
+    return lambda clock=None: open_url(store_url, clock)
