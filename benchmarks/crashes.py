@@ -19,8 +19,9 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.children import ask, start
+from benchmarks.ledger import count_live, read_history
 from benchmarks.report import Report
-from benchmarks.verdict import Verdict, count_live, judge, read_history, read_logs
+from benchmarks.verdict import Verdict, judge, read_logs
 from benchmarks.victims import QUEUE, task_id
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.store import Store

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from wiggle_core.stores.store import Route, Store
-from wiggle_core.tasks.task import LIVE, SETTLED, OrderKey, State, TaskId, TaskRecord
-
-PAGE = 1000
+from benchmarks.ledger import whole_lines
+from wiggle_core.tasks.task import State, TaskId, TaskRecord
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,10 +33,10 @@ class Logs:
 
 
 def read_logs(paths: Iterable[Path]) -> Logs:
-    """Every whole line; a line that a kill cut off is no line."""
+    """Every whole line of each claimer's."""
     logs = Logs()
     for path in paths:
-        for line in path.read_text("utf-8").split("\n")[:-1]:
+        for line in whole_lines(path):
             match line.split(" "):
                 case ["L", task_id, token, attempt, began, until]:
                     logs.leasings[task_id].append(Leasing(int(began), int(until), int(attempt), token))
@@ -49,14 +47,6 @@ def read_logs(paths: Iterable[Path]) -> Logs:
                 case _:
                     raise ValueError(f"{path.name}: {line!r} is no line of a log")
     return logs
-
-
-def read_history(store: Store, queue: str) -> Iterator[TaskRecord]:
-    """Every settled task, page by page."""
-    after: OrderKey | None = None
-    while page := store.find(Route(queue), SETTLED, PAGE, after):
-        yield from page
-        after = page[-1].order_key
 
 
 @dataclass(slots=True)
@@ -121,8 +111,3 @@ def _overlaps(leasings: list[Leasing], task: TaskRecord) -> Iterator[str]:
         yield f"{last.token} began after the task was settled"
     if last is not None and last.attempt == task.attempt and last.token != task.token:
         yield f"{last.token} and {task.token} both had attempt {task.attempt}"
-
-
-def count_live(store: Store, queue: str) -> int:
-    """How many tasks the store counts as live, up to a million."""
-    return store.count(Route(queue), LIVE, 1_000_000)

@@ -1,19 +1,19 @@
 """The processes that `crashes` kills: `enqueue` puts numbered tasks on a queue, `claim` settles them and keeps a log.
 
-The log is opened for appending and gets one `write` a line, so that all that was written survives SIGKILL. Its lines:
-`L id token attempt claimed-at lease-end` for a lease that began and `S id token` for a settlement that held, times in
-epoch microseconds of the database, `X id token` for one whose lease was lost meanwhile.
+The lines of a log: `L id token attempt claimed-at lease-end` for a lease that began, times in epoch microseconds of the
+database, `S id token` for a settlement that held, and `X id token` for one whose lease was lost meanwhile.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
+from benchmarks.ledger import Ledger
 from wiggle_core import Done, Engine, NewTask, QueueCriteria, RetryPolicy, open_engine
 from wiggle_core.tasks.task import LIVE, TaskRecord
 
@@ -45,12 +45,12 @@ def _tasks(count: int) -> Iterator[NewTask]:
 def claim(url: str, owner: str, log: str, lease: float) -> None:
     """Claim and settle until nothing is live."""
     ttl = timedelta(seconds=lease)
-    lines = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+    ledger = Ledger(Path(log))
     swept = time.monotonic()
     with open_engine(url) as engine:
         while True:
             tasks = engine.claim(owner, [CRITERIA], limit=BATCH, lease=ttl)
-            _settle(engine, tasks, lines, ttl)
+            _settle(engine, tasks, ledger, ttl)
             if not tasks and not _is_anything_live(engine):
                 return
             if not tasks or time.monotonic() - swept > lease / 4:
@@ -60,19 +60,15 @@ def claim(url: str, owner: str, log: str, lease: float) -> None:
                 time.sleep(0.05)
 
 
-def _settle(engine: Engine, tasks: list[TaskRecord], lines: int, ttl: timedelta) -> None:
+def _settle(engine: Engine, tasks: list[TaskRecord], ledger: Ledger, ttl: timedelta) -> None:
     for task in tasks:
         until = task.lease_until or 0
-        _write(lines, f"L {task.id} {task.token} {task.attempt} {until - ttl // _MICROSECOND} {until}")
+        ledger.write(f"L {task.id} {task.token} {task.attempt} {until - ttl // _MICROSECOND} {until}")
     if not tasks:
         return
     held = engine.settle_many([(task, Done()) for task in tasks])
     for task in tasks:
-        _write(lines, f"{'S' if task.id in held else 'X'} {task.id} {task.token}")
-
-
-def _write(lines: int, line: str) -> None:
-    os.write(lines, f"{line}\n".encode())
+        ledger.write(f"{'S' if task.id in held else 'X'} {task.id} {task.token}")
 
 
 def _is_anything_live(engine: Engine) -> bool:
