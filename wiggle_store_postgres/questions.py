@@ -65,7 +65,7 @@ _DUE = f"""
         ORDER BY due_at, id LIMIT $3::bigint
     )
     UPDATE $schema.task AS task SET reserved_at = (SELECT now FROM moment)
-    FROM picked WHERE task.id = picked.id
+    WHERE task.id = ANY (ARRAY(SELECT id FROM picked))
     RETURNING {TASK_COLUMNS}
 """
 _PURGE = """

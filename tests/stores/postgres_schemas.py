@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import psycopg
+import pytest
 from sqlalchemy import make_url
 
 from wiggle_core.tasks.task import Clock
 from wiggle_store_postgres import open_store
+from wiggle_store_postgres.connections import Session
 from wiggle_store_postgres.store import PostgresStore
 
 
@@ -38,3 +40,48 @@ def fresh_schema(url: str) -> Iterator[str]:
     yield with_options(url, schema=schema)
     with connect_plainly(url) as connection:
         connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+
+
+@contextmanager
+def fresh_role(url: str, name: str, *settings: str) -> Iterator[str]:
+    """The URL of a role of its own, which may do what the first one may, with settings of its own."""
+    with connect_plainly(url) as connection:
+        owner = connection.info.user
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
+        connection.execute(f"GRANT {owner} TO {name}".encode())
+        for setting in settings:
+            connection.execute(f"ALTER ROLE {name} SET {setting}".encode())
+        try:
+            yield make_url(url).set(username=name, password="secret").render_as_string(hide_password=False)
+        finally:
+            connection.execute(f"DROP OWNED BY {name}".encode())
+            connection.execute(f"DROP ROLE {name}".encode())
+
+
+@contextmanager
+def fresh_database(url: str, name: str, options: str) -> Iterator[str]:
+    """The URL of a database of its own."""
+    with connect_plainly(url) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 {options}".encode())
+        try:
+            yield make_url(url).set(database=name).render_as_string(hide_password=False)
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Sequence[object]]]]:
+    """The statements that stores send meanwhile, with what they bind."""
+    sent: list[tuple[str, Sequence[object]]] = []
+    with monkeypatch.context() as patch:
+        for name in ("rows", "run"):
+            patch.setattr(Session, name, _noting(getattr(Session, name), sent))
+        yield sent
+
+
+def _noting(method: Callable[..., Any], sent: list[tuple[str, Sequence[object]]]) -> Callable[..., Any]:
+    def send(session: Session, statement: str, binds: Sequence[object] = ()) -> Any:  # Any: whatever the method says
+        sent.append((statement, binds))
+        return method(session, statement, binds)
+
+    return send

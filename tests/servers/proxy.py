@@ -1,0 +1,58 @@
+"""A TCP proxy between a driver and its server, which counts what is asked and cuts the line when it is told to."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from types import TracebackType
+
+
+class Proxy:
+    """Forwards connections to a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.requests = 0
+        """How often a client began to send after the server had."""
+        self.cut_at: bytes | None = None
+        """When a client sends this, the server gets it, and the line is cut once the server has answered."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, client: socket.socket) -> None:
+        server = socket.create_connection(("127.0.0.1", self._target))
+        with client, server, selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ)
+            selector.register(server, selectors.EVENT_READ)
+            was_client, is_cut = False, False
+            while True:
+                for key, _ in selector.select():
+                    from_client = key.fileobj is client
+                    try:
+                        data = (client if from_client else server).recv(65_536)
+                    except ConnectionError:
+                        return
+                    if not data or (is_cut and not from_client):
+                        return
+                    self.requests += from_client and not was_client
+                    was_client = from_client
+                    is_cut = is_cut or (from_client and self.cut_at is not None and self.cut_at in data)
+                    (server if from_client else client).sendall(data)
