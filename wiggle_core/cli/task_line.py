@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from wiggle_core.cli.failures import InputError
 from wiggle_core.cli.files import Line
+from wiggle_core.cli.output import printable
 from wiggle_core.criteria.check import MAX_JSON_BYTES
 from wiggle_core.criteria.instants import parse_instant
 from wiggle_core.tasks.ids import new_task_id
@@ -98,14 +99,14 @@ def _check_bounds(members: dict[str, tuple[Any, str]]) -> None:  # Any: JSON of 
     """Refuse what the model would take seconds to refuse: it lists every fault of a line full of unknown keys."""
     for name, (_, text) in members.items():
         if name not in _KEYS:
-            raise ValueError(f"{name[:80]}: no such key")
+            raise ValueError(f"{printable(name[:80])}: no such key")
         if name != _PAYLOAD and len(text) > MAX_JSON_BYTES:
             raise ValueError(f"{name}: more than {MAX_JSON_BYTES // 1024} KiB of JSON")
 
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    name = ".".join(map(str, first["loc"]))[:80]
+    name = printable(".".join(map(str, first["loc"]))[:80])
     return f"{name}: {'no such key' if first['type'] == 'extra_forbidden' else first['msg']}"
 
 

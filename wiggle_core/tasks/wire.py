@@ -55,12 +55,18 @@ def task_to_object(task: TaskRecord) -> dict[str, object]:
 def _read(name: object, value: object) -> Any:  # Any: each key has a type of its own, which its reader has checked
     reader = _READERS.get(cast("str", name))
     if reader is None:
-        raise TaskRejected(str(name)[:MAX_ID], "no such key")
+        raise TaskRejected(_shown(name), "no such key")
     try:
         return reader(value)
     except CriteriaError as error:
         at = f"attributes{error.path}" if name == "attributes" else str(name)
         raise TaskRejected(at, error.message) from error
+
+
+def _shown(name: object) -> str:
+    """A foreign key, short and printable: with a lone surrogate in it the message could not be written anywhere."""
+    text = str(name)[:MAX_ID]
+    return text if text.isprintable() else ascii(text)
 
 
 def _write(name: str, value: object) -> object:

@@ -46,3 +46,18 @@ def test_noise_is_refused_or_read(target: str, data: bytes) -> None:
 def test_the_seeds_are_taken(target: str) -> None:
     """The campaign begins with input that is read; a target that refused it all would find nothing."""
     assert all(map(TARGETS[target], SEEDS[target]))
+
+
+FOUND: list[tuple[str, bytes]] = [
+    ("task", b'{"id":"t","queue":"q","step":"s","created_at":"2026-03-05T12:00:00Z",'
+             b'"ready_at":"2026-03-05T12:00:00Z","\\ud800":1}'),
+    ("line", b'{"queue":"q","step":"s","payload\\ud800":{}}'),
+    ("line", b'{"queue":"q","step":"s","retry":{"\\ud800":1}}'),
+]  # fmt: skip
+"""What campaigns found: refusals that repeated a lone surrogate, so that no log could be written with them."""
+
+
+@pytest.mark.parametrize(("target", "data"), FOUND)
+def test_what_was_found_stays_fixed(target: str, data: bytes) -> None:
+    """C6: each input that once failed is refused properly."""
+    assert not TARGETS[target](data)
