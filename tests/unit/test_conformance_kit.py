@@ -47,7 +47,7 @@ def test_every_check_reaches_the_adopter() -> None:
     """Style: one star-import brings every check; two of one name would hide each other."""
     names = [name for module in MODULES for name in _checks(module)]
     assert len(names) == len(set(names)) > 60
-    assert set(kit.__all__) == {*names, "clock", "open_handle", "store", "store_url"}
+    assert set(kit.__all__) == {*names, "clock", "open_handle", "store"}
     assert all(getattr(kit, name) is check for module in MODULES for name, check in _checks(module).items())
 
 

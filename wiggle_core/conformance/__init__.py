@@ -32,12 +32,12 @@ from wiggle_core.conformance.faults import *  # noqa: E402, F403
 from wiggle_core.conformance.history import *  # noqa: E402, F403
 from wiggle_core.conformance.leases import *  # noqa: E402, F403
 from wiggle_core.conformance.machine import *  # noqa: E402, F403
-from wiggle_core.conformance.plugin import clock, open_handle, store, store_url  # noqa: E402
+from wiggle_core.conformance.plugin import clock, open_handle, store  # noqa: E402
 from wiggle_core.conformance.processes import *  # noqa: E402, F403
 from wiggle_core.conformance.racing import *  # noqa: E402, F403
 from wiggle_core.conformance.sweeping import *  # noqa: E402, F403
 
-__all__ = ["clock", "open_handle", "store", "store_url"]
+__all__ = ["clock", "open_handle", "store"]
 __all__ += [name for name in dir() if name.startswith("test_")]
 
 for _name in [name for name in __all__ if name.startswith("test_")]:

@@ -1,6 +1,10 @@
-"""`python -m wiggle_core.conformance differential`: the differential test at length, on a scratch store.
+"""The kit's own commands.
 
-Exit codes: 0 agreed; 1 a disagreement, or a class of values that the run never met; 2 bad usage or no such store.
+    python -m wiggle_core.conformance differential --store URL    the differential test at length, on a scratch store
+    python -m wiggle_core.conformance saboteurs                   which check catches which wrong store
+
+Exit codes: 0 all is well; 1 a disagreement, a class of values that the run never met, or a saboteur that was not
+caught; 2 bad usage or no such store.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ SHOWN = 5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     options = _parser().parse_args(arguments)
+    return int(options.run(options))
+
+
+def _differ(options: argparse.Namespace) -> int:
     try:
         store = open_scratch(options.store)
     except WiggleError as error:
@@ -36,13 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m wiggle_core.conformance")
-    command = parser.add_subparsers(required=True).add_parser(
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser(
         "differential", help="compare a store's answers to hostile predicates with the reference evaluator's"
     )
+    command.set_defaults(run=_differ)
     command.add_argument("--store", required=True, metavar="URL", help="a scratch store is made beside it and dropped")
     command.add_argument("--pairs", type=_positive, default=1_000_000, help="how many (predicate, task) pairs")
     command.add_argument("--seed", type=int, default=1, help="the same seed gives the same tasks and predicates")
     command.add_argument("--tasks", type=_positive, default=128, help="how many tasks a predicate is tried on")
+    command = commands.add_parser("saboteurs", help="try the kit on deliberately wrong stores: each has to be caught")
+    command.set_defaults(run=_try_saboteurs)
+    command.add_argument("--first", action="store_true", help="try nobody further once a check has caught him")
+    command.add_argument("--module", metavar="NAME", help="a module whose `SABOTEURS` are tried too")
+    command.add_argument("--only", metavar="TEXT", default="", help="those whose name has this text in it")
+    command.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
     return parser
 
 
@@ -68,6 +84,26 @@ def _report(findings: Findings, seconds: float) -> int:
     for each in findings.disagreements[:SHOWN]:
         print(json.dumps(each.to_object()))
     return 1 if findings.disagreements or missed else 0
+
+
+def _try_saboteurs(options: argparse.Namespace) -> int:
+    # Not before it is asked for: it brings a pytest session of its own.
+    from wiggle_core.conformance.sabotage import load_saboteurs, try_all  # noqa: PLC0415
+
+    chosen = [each for each in load_saboteurs(options.module) if options.only in each.name]
+    verdicts = try_all(chosen, options.first)
+    if options.json:
+        print(json.dumps([each.to_object() for each in verdicts], indent=1))
+    else:
+        print_rows([each.to_row() for each in verdicts])
+    return 0 if all(each.is_right for each in verdicts) else 1
+
+
+def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
+    """Columns as wide as what stands in them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 
 from wiggle_core.conformance.differential import Answer, Round, compare
 from wiggle_core.conformance.plugin import QUEUE, claim, enqueue_all, find_by_pages, ids, in_order, make_task, route
-from wiggle_core.conformance.strategies import Hostile
+from wiggle_core.conformance.strategies import TEXTS, Hostile
 from wiggle_core.criteria import evaluate
 from wiggle_core.criteria.check import MAX_JSON_BYTES, MAX_VALUES
 from wiggle_core.criteria.fields import Task
@@ -90,6 +90,19 @@ MAKERS: dict[ValueType, Callable[[int], Value]] = {
     ValueType.INSTANT: lambda number: EPOCH + timedelta(days=number),
 }
 """A different value of each type for each number."""
+
+
+def test_texts_are_told_apart_exactly(store: Store) -> None:
+    """C4: of texts that differ in case, blanks, accents, form or a control character only, each equals itself alone,
+    and ranges divide them by code point."""
+    texts = sorted(set(TEXTS))
+    tasks = [make_task(f"{number:04d}", step=text, attributes={"a": text}) for number, text in enumerate(texts)]
+    enqueue_all(store, tasks)
+    for number, text in enumerate(texts):
+        for reference in (Task.step, Task.attr("a", str)):
+            assert ids(store.find(route(reference == text), [State.READY], 1_000)) == [f"{number:04d}"], ascii(text)
+            below = store.count(route((reference < text) | (reference > text + "\u0001")), [State.READY], 1_000)
+            assert below == sum(each < text or each > text + "\u0001" for each in texts), ascii(text)
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -55,14 +55,6 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store_url() -> str:
-    """The URL by which other processes open the test's database: supplied by stores that processes can share."""
-    pytest.fail(
-        "capabilities.processes is true: define a fixture `store_url`, the URL of the database of `store_factory`"
-    )
-
-
-@pytest.fixture
 def open_handle(store_factory: StoreFactory, clock: ManualClock) -> Iterator[Callable[[], Store]]:
     """Opens handles on the test's database, the first of which creates the schema; closes them all at the end."""
     opened: list[Store] = []

@@ -23,6 +23,7 @@ from wiggle_core.tasks.task import State, TaskId
 
 PROCESSES = 3
 _WAIT = 60
+_NO_URL = "capabilities.processes is true: define a fixture `store_url`, the URL of the database of `store_factory`"
 
 _barrier: list[Barrier] = []
 
@@ -71,7 +72,10 @@ def _processes() -> Iterator[ProcessPoolExecutor]:
 def _url_of(store: Store, request: pytest.FixtureRequest) -> str:
     if not store.capabilities.processes:
         pytest.skip(f"{store.capabilities.name}: capability processes is false")
-    url: str = request.getfixturevalue("store_url")
+    try:
+        url: str = request.getfixturevalue("store_url")
+    except pytest.FixtureLookupError:
+        pytest.fail(_NO_URL, pytrace=False)
     return url
 
 

@@ -25,8 +25,10 @@ from wiggle_core.conformance.plugin import (
     enqueue_one,
     ids,
     make_task,
+    route,
     stored,
 )
+from wiggle_core.criteria.fields import Task
 from wiggle_core.errors import RevisionConflict
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Cancel, Change, Expire, Finish, GiveBack, Revive, Route, Store
@@ -226,6 +228,21 @@ def _ask_thrice(handle: Store, routes: tuple[Route, ...], limit: int) -> int:
         if taken < limit:
             taken += len(claim(handle, *routes, limit=limit - taken))
     return taken
+
+
+def test_a_claim_tests_what_is_stored_now(open_handle: Callable[[], Store]) -> None:
+    """O4: a claim returns no task that matched when the claim began and was changed by another before it was leased."""
+    enqueue_all(open_handle(), [make_task(attributes={"region": "eu"}) for _ in range(12)])
+    region = Task.attr("region", str)
+
+    def swap(handle: Store, number: int, _: Barrier) -> None:
+        mine, other = ("eu", "us") if number % 2 else ("us", "eu")
+        for _turn in range(60):
+            held = claim(handle, route(region == mine), limit=4)
+            assert [task.attributes["region"] for task in held] == [mine] * len(held)
+            handle.apply([GiveBack(task.lease, {"region": other}) for task in held])
+
+    _race(open_handle, swap, 6)
 
 
 def test_heartbeats_beside_settlements_deadlock_nobody(open_handle: Callable[[], Store]) -> None:
