@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any
 
 import pytest
@@ -133,6 +133,8 @@ WIRE: list[tuple[object, str, str]] = [
     (op("=", {"field": 5}, "x"), "/args/0/field", f"no task field 5; there are {FIELDS}"),
     (op("=", "step", "x"), "/args/0", '{"field": ...} or {"attr": ..., "type": ...} is expected'),
     (op("=", ["field"], "x"), "/args/0", '{"field": ...} or {"attr": ..., "type": ...} is expected'),
+    (op("=", ["attr"], "x"), "/args/0", '{"field": ...} or {"attr": ..., "type": ...} is expected'),
+    (op("=", {}, "x"), "/args/0", '{"field": ...} or {"attr": ..., "type": ...} is expected'),
     (op("=", N, {}), "/args/1", 'a literal object has one key: "long", "decimal" or "instant"'),
     (op("=", N, {"int": "1"}), "/args/1/int", 'a literal is "long", "decimal" or "instant", not \'int\''),
     (op("=", N, {"long": 1}), "/args/1/long", "long literals are written as text, not 1"),
@@ -212,6 +214,7 @@ JSON: list[tuple[str | bytes, str]] = [
     ("[1,]", "not JSON: Expecting value: line 1 column 4 (char 3)"),
     ("[" * 20_000, "JSON nested too deeply"),
     (b"\xff", "JSON is UTF-8"),
+    ('{"queue":"q"}'.encode("utf-16"), "JSON is UTF-8"),
     (" " * (64 * 1024 + 1), "more than 64 KiB of JSON"),
     ("é" * (32 * 1024 + 1), "more than 64 KiB of JSON"),
     (b"\xff" * (64 * 1024 + 1), "more than 64 KiB of JSON"),
@@ -229,6 +232,25 @@ def test_refused_raw_json_says_why(text: str | bytes, message: str) -> None:
     with pytest.raises(CriteriaError) as refused:
         criteria_from_json(text)
     assert (refused.value.path, refused.value.message) == ("", message)
+
+
+def test_64_kib_of_json_are_read() -> None:
+    """C7: the limit itself is within it, in characters and in bytes."""
+    for filling, count in (("x", 255), ("é", 127)):
+        text = '{"queue":"' + filling * count + '"}'
+        text += " " * (64 * 1024 - len(text.encode()))
+        assert criteria_from_json(text) == criteria_from_json(text.encode()) == QueueCriteria(filling * count)
+        with pytest.raises(CriteriaError, match="64 KiB"):
+            criteria_from_json(text + " ")
+
+
+def test_numbers_are_read_whatever_the_decimal_context() -> None:
+    """C6: a program that has its arithmetic go on with NaN gets refusals all the same, with their place."""
+    with localcontext() as context:
+        context.traps[InvalidOperation] = False
+        with pytest.raises(CriteriaError) as refused:
+            value_from_wire({"decimal": "1e9999999999999999999"}, "/x")
+    assert (refused.value.path, refused.value.message) == ("/x/decimal", "a number that is not finite")
 
 
 def test_a_literal_alone_has_no_place() -> None:

@@ -152,7 +152,9 @@ def test_criteria_keep_their_parts() -> None:
     assert QueueCriteria.from_("q").where(TRUE).where(FALSE) == QueueCriteria("q", And((TRUE, FALSE)))
     assert QueueCriteria.from_("p") == QueueCriteria("p", None)
     total = Task.attr("total", Decimal)
-    assert QueueCriteria("q", total == 5).predicate == Compare(total.reference, Operator.EQUAL, Decimal(5))
+    kept = QueueCriteria("q", total == 5).predicate
+    assert repr(kept) == repr(Compare(total.reference, Operator.EQUAL, Decimal(5)))
+    assert QueueCriteria("q", IsNull(STEP, negated=True)).predicate == Not(IsNull(STEP))
 
 
 def test_patterns_come_apart() -> None:
