@@ -32,7 +32,8 @@ Item: TypeAlias = tuple[TaskId, str | None, str | None, str | None, str | None, 
 """A change in the list: id, token, state, result, error, delay, attributes; None for what its kind does not have."""
 
 # Rows are found and locked by id alone, and only then tested, as they are behind the lock. With the guard inside, the
-# planner may prefer the index of another column to the ids, and read every RUNNING task for a few settlements.
+# planner may prefer the index of another column to the ids, and read every RUNNING task for a few settlements. The
+# order is that of an expression, since by the bare id it may be had from a walk through the whole primary key.
 _HELD = """
     WITH moment AS MATERIALIZED (SELECT {moment} AS now),
     change AS MATERIALIZED (
@@ -43,7 +44,7 @@ _HELD = """
     held AS MATERIALIZED (
         SELECT change.*, {present}
         FROM change JOIN $schema.{table} AS {table} ON {table}.id = change.id
-        ORDER BY {table}.id FOR UPDATE OF {table}
+        ORDER BY (change.id || '') COLLATE "C" FOR UPDATE OF {table}
     )"""
 _OF_TASK = "task.state AS present_state, task.token AS present_token, task.lease_until, task.ready_at"
 _OF_HISTORY = "history.state AS present_state"
@@ -78,7 +79,7 @@ _REVIVE = f""",
 _LOCK = """
     SELECT task.id FROM (SELECT DISTINCT value AS id FROM json_array_elements_text($1::json) AS value) AS named
     JOIN $schema.task AS task ON task.id = named.id
-    ORDER BY task.id FOR UPDATE OF task
+    ORDER BY (named.id || '') COLLATE "C" FOR UPDATE OF task
 """
 
 _IS_LEASED = "held.present_state = 'RUNNING' AND held.present_token = held.token"

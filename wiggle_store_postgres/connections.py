@@ -175,10 +175,9 @@ def _is_alive(connection: Connection) -> bool:
         return False
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    if not poll.poll(0):
-        return True
     try:
-        connection.pgconn.consume_input()
+        while poll.poll(0):  # a farewell comes first, and only behind it the end
+            connection.pgconn.consume_input()
     except psycopg.Error:
         return False
     return connection.pgconn.status == ConnStatus.OK

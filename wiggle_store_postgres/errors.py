@@ -61,7 +61,7 @@ _REFUSED = (
     ("password authentication failed", "28P01"),
     ("no password supplied", "28P01"),
     ("authentication failed", "28000"),
-    ("no pg_hba.conf entry", "28000"),
+    ("pg_hba.conf", "28000"),
     ("permission denied for database", "42501"),
     ("is not permitted to log in", "28000"),
     ("too many", "53300"),
@@ -103,10 +103,12 @@ def translate_refusal(error: psycopg.Error, place: Place) -> StoreError:
         return _by_state("28000", place)
     if 'FATAL:  database "' in text and "does not exist" in text:
         return _by_state("3D000", place)
-    if isinstance(error, psycopg.ProgrammingError) or "invalid" in text or "root certificate" in text:
-        return PermanentStoreError(f"the options to connect to {place} cannot be used: check those of the store URL")
     if "could not translate host name" in text or "resolve host" in text:
         return TransientStoreError(f"the host of {place} is not known: check its name in the store URL")
+    if isinstance(error, psycopg.ProgrammingError) or text.startswith("connection is bad: invalid"):
+        return PermanentStoreError(f"the options to connect to {place} cannot be used: check those of the store URL")
+    if "certificate" in text or "does not support SSL" in text or "SSL error:" in text:
+        return PermanentStoreError(f"{place} and this program do not agree on TLS: check `?sslmode=`, `?sslrootcert=`")
     return TransientStoreError(f"{place} cannot be reached: check that the server runs, and its host and port")
 
 
