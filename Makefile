@@ -50,9 +50,10 @@ else
 	$(BIN)/python -m benchmarks $(ARGS)
 endif
 
-# Tests find a server by WIGGLE_TEST_<STORE>_URL; the stores of this version need none.
-servers:
-	@echo "nothing to start: memory and sqlite run inside the process"
+# Tests find a server by WIGGLE_TEST_<STORE>_URL, else in Docker, else they start one. This starts one by hand, until
+# it is interrupted, and prints what to export; memory and sqlite need none.
+servers: install
+	$(BIN)/python -m tests.servers
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -105,7 +105,7 @@ def analyze(url: str) -> None:
 
 @pytest.fixture(scope="module", params=STATISTICS)
 def filled_url(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """3,000 READY tasks on one queue, few on others, some scheduled, leased and settled; with statistics as they are
+    """12,000 READY tasks on one queue, few on others, some scheduled, leased and settled; with statistics as they are
     after ANALYZE, when there was hardly a task, when all were on another queue, or when none had what they have now."""
     with fresh_schema(postgres_url) as url:
         store = open_url(url)
@@ -132,7 +132,7 @@ def _fill_and_analyze(store: PostgresStore, url: str, statistics: str) -> None:
             analyze(url)
         case _:
             pass
-    fill(store, 3000)
+    fill(store, 12_000)
     fill(store, 5, queue="refunds")
     fill(store, 300, state=State.SCHEDULED)
     settled = claim(store, Route("payments"), limit=100)
@@ -244,7 +244,7 @@ def test_no_statement_passes_over_the_live_tasks(store: PostgresStore, monkeypat
             plan = [line for (line,) in session.rows(f"EXPLAIN {statement}", binds)]
         assert [line for line in plan if re.search(r"Seq Scan on (task|payload)", line)] == [], plan
         by_key = [place for place, line in enumerate(plan) if re.search(r"using (task_id|payload_id)", line)]
-        assert all("Index Cond" in plan[place + 1] for place in by_key), plan
+        assert all("Index Cond" in plan[place + 1] for place in by_key), "\n".join(plan)
         seen += 1
     assert seen > 15
 
