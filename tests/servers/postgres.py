@@ -72,14 +72,23 @@ class LocalPostgres:
 
     def __init__(self, binaries: Path, settings: dict[str, str] | None = None) -> None:
         self.port = _free_port()
-        self._binaries = binaries
         self._settings = [*_SETTINGS, *(f"{name}={value}" for name, value in (settings or {}).items())]
         self._as_user = _unprivileged()
         self._folder = Path(mkdtemp(prefix="wiggle-postgres-"))
         if self._as_user:
             shutil.chown(self._folder, _USER, _USER)
+        self._binaries = self._within_reach(binaries)
         self._data = self._folder / "data"
         self._run("initdb", "-U", "wiggle", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync")
+
+    def _within_reach(self, binaries: Path) -> Path:
+        """The programs, copied if the server's user may not enter the folder that they are in, such as root's home."""
+        asked = subprocess.run([*self._as_user, "test", "-x", str(binaries / "initdb")], check=False)
+        if asked.returncode == 0:
+            return binaries
+        copy = self._folder / "install"
+        shutil.copytree(binaries.parent, copy, symlinks=True)
+        return copy / binaries.name
 
     @property
     def url(self) -> str:
