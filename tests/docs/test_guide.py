@@ -75,7 +75,9 @@ def test_the_template_fails_for_the_right_reason(clean_environment: CleanEnviron
     done = clean_environment.run(["pytest", "-p", "no:cacheprovider", "--tb=no", "-rA"], shelf)
     reasons = [line for line in done.stdout.splitlines() if line.startswith(("ERROR ", "FAILED ", "PASSED "))]
     assert len(reasons) > 80
-    assert [line for line in reasons if "NotImplementedError: migrate: create or upgrade" not in line] == []
+    # The first call of nearly every check creates the schema; a few skip, and the first call is the one that closes.
+    first = re.compile(r"NotImplementedError: (migrate: create or upgrade|close: release every)")
+    assert [line for line in reasons if not first.search(line)] == []
 
 
 def test_its_rows_name_every_method() -> None:

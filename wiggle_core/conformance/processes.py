@@ -6,6 +6,7 @@ fixture `store_url` beside `store_factory`. Its clock is the database's own.
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -14,8 +15,10 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 
 import pytest
+from sqlalchemy import make_url
 
 from wiggle_core.conformance.plugin import ALL, TTL, StoreFactory, claim, drain, enqueue_all, ids, make_task
+from wiggle_core.errors import WiggleError
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Finish, Store
@@ -24,6 +27,8 @@ from wiggle_core.tasks.task import State, TaskId
 PROCESSES = 3
 _WAIT = 60
 _NO_URL = "capabilities.processes is true: define a fixture `store_url`, the URL of the database of `store_factory`"
+
+_SECRET = "s3cr3t-word"
 
 _barrier: list[Barrier] = []
 
@@ -107,3 +112,19 @@ def test_processes_migrate_once(store_factory: StoreFactory, request: pytest.Fix
         assert sum(run.result() > 0 for run in runs) == 1
         store.verify()
         assert store.audit() == []
+
+
+def test_a_password_is_never_shown(store_factory: StoreFactory, request: pytest.FixtureRequest) -> None:
+    """Section 3: a store that a URL's user and password do not open shows the password nowhere: not in the error, its
+    causes or any repr."""
+    with closing(store_factory()) as store:
+        url = make_url(_url_of(store, request)).set(username="wiggle_nobody", password=_SECRET)
+    shown: list[str] = []
+    try:
+        with closing(open_store(url.render_as_string(hide_password=False))) as refused:
+            shown.append(repr(refused))
+            refused.verify()
+    except WiggleError as error:
+        shown += [repr(error), *traceback.format_exception(error)]
+    assert shown
+    assert not [text for text in shown if _SECRET in text]
