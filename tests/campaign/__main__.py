@@ -47,7 +47,9 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
-        return self.verdict.is_clean and not self.audit and not self.record.failures
+        # A campaign in which nothing happened has shown nothing.
+        happened = self.verdict.figures["tasks"] > 0 and self.verdict.figures["finish held"] > 0
+        return happened and self.verdict.is_clean and not self.audit and not self.record.failures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _LOOK = 0.01
 OVERDUE = 10.0
 """Seconds after its time in which an armed process has to meet its point, else it is killed where it stands."""
+STARTING = 60.0
 STOPPING = 30.0
 """Seconds in which a process that is told to stop has to end."""
 DRAINING = 180.0
@@ -72,6 +73,11 @@ class _Process:
     @property
     def _errors(self) -> Path:
         return Path(self._stage.directory) / f"{self.key}.stderr"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a ledger, which it opens before anything else."""
+        return self._stage.ledger(self.life).exists()
 
     def poll(self) -> int | None:
         return self._popen.poll()
@@ -120,8 +126,9 @@ class Conductor:
     # Faults
 
     def _strike(self) -> None:
-        started = self._started = monotonic()
         self._running = [_Process(self._stage, lives[0]) for lives in self._plan.lives]
+        self._await_start()
+        started = monotonic()
         for fault in (*self._plan.pauses, *self._plan.steps, *(self._plan.ballast if self._disk else ())):
             self._schedule(fault.at, self._deed(fault))
         told = 0.0
@@ -133,6 +140,12 @@ class Conductor:
             if passed - told >= 30:
                 told = passed
                 self._say(f"  {passed:5.0f} s: {self.record.kills.total()} killed")
+            sleep(_LOOK)
+
+    def _await_start(self) -> None:
+        """Until all have begun: on a busy machine the first faults would meet nobody."""
+        end = monotonic() + STARTING
+        while not all(process.has_begun for process in self._running) and monotonic() < end:
             sleep(_LOOK)
 
     def _schedule(self, at: float, deed: Callable[[], None]) -> None:
