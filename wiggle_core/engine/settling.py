@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import assert_never
 
 from wiggle_core.engine.placement import Move, Placing
@@ -10,6 +11,7 @@ from wiggle_core.errors import TaskRejected
 from wiggle_core.stores.store import Finish
 from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
 from wiggle_core.tasks.payload import MAX_PAYLOAD_BYTES, dump_payload
+from wiggle_core.tasks.retry import MAX_DELAY
 from wiggle_core.tasks.submission import delay_micros
 from wiggle_core.tasks.task import State, TaskRecord
 
@@ -24,7 +26,8 @@ USED_UP = "no attempt is left"
 def settlement(task: TaskRecord, outcome: Outcome, placing: Placing, longest: int = MAX_PAYLOAD_BYTES) -> Move:
     """The move that reports `outcome` for the task's last lease.
 
-    Raises TaskRejected naming `result` when it is no JSON or too large, or `delay` when that is negative.
+    Raises TaskRejected naming `result` when it is no JSON or too large, or `delay` when that is negative or
+    longer than a hundred years.
     """
     match outcome:
         case Done(result):
@@ -51,10 +54,17 @@ def accepted(task: TaskRecord, outcome: Outcome, placing: Placing, longest: int 
 
 def _retry(task: TaskRecord, outcome: Retry, placing: Placing) -> Move:
     error = None if outcome.error is None else error_text(outcome.error)
-    delay = task.retry.delay(task.attempt) if outcome.delay is None else delay_micros(outcome.delay)
+    delay = task.retry.delay(task.attempt) if outcome.delay is None else _asked_delay(outcome.delay)
     if not task.retry.allows_another(task.attempt):
         return Move(Finish(task.lease, State.FAILED, error=error or USED_UP))
     return placing.requeue(task, delay, error)
+
+
+def _asked_delay(delay: timedelta) -> int:
+    micros = delay_micros(delay)
+    if delay > MAX_DELAY:
+        raise TaskRejected("delay", f"is longer than {MAX_DELAY.days} days")
+    return micros
 
 
 def error_text(error: object) -> str:

@@ -47,7 +47,7 @@ def _dump(value: object, field: str) -> str:
         return _verified(value.text) if isinstance(value, JsonText) else _encode(value)
     except RecursionError:
         raise TaskRejected(field, f"more than {MAX_PAYLOAD_DEPTH} levels") from None
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a mapping of the caller's own class, such as a lazy row, may raise anything
         raise TaskRejected(field, f"cannot be written as JSON: {error}") from error
 
 

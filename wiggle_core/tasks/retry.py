@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import dataclass
 from datetime import timedelta
+
+MAX_DELAY = timedelta(days=36_525)
+"""The longest delay before a run, a hundred years: its end has to be a time that stores and calendars can hold."""
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -27,10 +31,11 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
             raise ValueError("max_attempts is at least 1")
-        if self.initial_backoff < timedelta(0) or self.max_backoff < timedelta(0):
-            raise ValueError("a back-off is not negative")
-        if not self.multiplier >= 1:
-            raise ValueError("multiplier is at least 1")
+        for backoff in (self.initial_backoff, self.max_backoff):
+            if not timedelta(0) <= backoff <= MAX_DELAY:
+                raise ValueError(f"a back-off is not negative, and at most {MAX_DELAY.days} days")
+        if not 1 <= self.multiplier < math.inf:
+            raise ValueError("multiplier is at least 1, and finite")
         if not 0 <= self.jitter <= 1:
             raise ValueError("jitter is between 0 and 1")
 
@@ -40,9 +45,11 @@ class RetryPolicy:
 
     def delay(self, attempt: int) -> int:
         """Microseconds to wait after the failure of run `attempt`, jitter included."""
-        longest = self.max_backoff // _MICROSECOND
-        # The exponent is capped: 2.0 ** 1024 overflows, and long before that max_backoff has been reached.
-        grown = (self.initial_backoff // _MICROSECOND) * self.multiplier ** min(attempt - 1, 60)
+        first, longest = self.initial_backoff // _MICROSECOND, self.max_backoff // _MICROSECOND
+        try:
+            grown = first * self.multiplier ** (attempt - 1)
+        except OverflowError:  # as 2.0 ** 1024 does, long after max_backoff was reached
+            grown = longest if first else 0
         return round(min(grown, longest) * (1 + random.uniform(-self.jitter, self.jitter)))
 
     def dump(self) -> str:

@@ -133,6 +133,7 @@ BAD: list[tuple[Any, str]] = [  # Any: lines of every kind
     (PLAIN | {"id": ""}, "id: is empty"),
     (PLAIN | {"id": "x" * 65}, "id: text of 65 characters; 64 at most"),
     (PLAIN | {"retry": {"max_attempts": 0}}, "max_attempts is at least 1"),
+    (PLAIN | {"retry": {"max_backoff": 10**10}}, "a back-off is not negative, and at most 36525 days"),
     (PLAIN | {"retry": {"jitter": 2}}, "jitter is between 0 and 1"),
     (PLAIN | {"retry": {"colour": 1}}, "retry.colour: no such key"),
     ('{"queue": "q", "step": "s", "retry": {"multiplier": 1e999}}', "retry.multiplier: "),

@@ -102,9 +102,24 @@ def test_a_stale_lease_settles_nothing(engine: Engine, outcome: Any) -> None:
     assert engine.settle_many([(first, outcome), (second, Done())]) == {second.id}
 
 
+class BrokenMapping(dict[str, int]):
+    """As a lazy row of a database may be."""
+
+    def items(self) -> Any:  # Any: it returns nothing
+        raise ConnectionError("the session is closed")
+
+
 @pytest.mark.parametrize(
     ("outcome", "field"),
-    [(Done({1}), "result"), (Done(float("nan")), "result"), (Retry(delay=timedelta(-1)), "delay"), (Fail(3), "error")],  # type: ignore[arg-type]  # what is refused
+    [
+        (Done({1}), "result"),
+        (Done(float("nan")), "result"),
+        (Done(BrokenMapping(a=1)), "result"),
+        (Retry(delay=timedelta(-1)), "delay"),
+        (Retry(delay=timedelta.max), "delay"),
+        (Retry(delay=timedelta(days=36_526)), "delay"),
+        (Fail(3), "error"),  # type: ignore[arg-type]  # what is refused
+    ],
 )
 def test_a_bad_outcome_is_refused(engine: Engine, outcome: Any, field: str) -> None:
     """Section 8: a result that is no JSON is a clear error, and the lease is still held."""
