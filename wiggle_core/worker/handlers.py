@@ -47,15 +47,15 @@ class Handlers:
         """Work the task and say how it ended. Whatever the handler raises is an outcome too."""
         step = context.task.step
         try:
-            handler = self._by_step.get(step) or self._by_step[ANY_STEP]
-            returned = handler(context)
+            returned = self._by_step[step if step in self._by_step else ANY_STEP](context)
+            # Here, since a proxy object may raise when it is asked for its class.
+            return returned if isinstance(returned, _OUTCOMES) else Done(returned)
         except PermanentError as error:
             _log.warning("task %s (%s) failed for good", context.id, step, exc_info=True)
             return Fail(_describe(error))
         except BaseException as error:  # a handler that calls sys.exit must not end the thread it runs in
             _log.warning("task %s (%s) failed in run %d", context.id, step, context.attempt, exc_info=True)
             return Retry(_describe(error))
-        return returned if isinstance(returned, _OUTCOMES) else Done(returned)
 
 
 def _is_async(handler: object) -> bool:

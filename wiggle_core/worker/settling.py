@@ -104,17 +104,20 @@ class Settler:
                 self._ledger.give_up(group)
 
     def _settle(self, group: Sequence[Report]) -> None:
-        backoff = Backoff(FIRST_WAIT, LONGEST_PAUSE)
+        backoff, refused_until = Backoff(FIRST_WAIT, LONGEST_PAUSE), float("inf")
         while group:
             try:
                 accepted = self._report([(context.task, outcome) for context, outcome in group])
             except StoreError as error:
                 self._ledger.count("errors")
                 _log.warning("settling %d outcomes failed: %s", len(group), error)
-                if isinstance(error, PermanentStoreError) and len(group) > 1:
-                    self._settle_halves(group)
-                    return
-                group = self._worth_another_try(group)
+                if isinstance(error, PermanentStoreError):
+                    if len(group) > 1:
+                        self._settle_halves(group)
+                        return
+                    # The heartbeat goes on extending its lease, and all other outcomes wait behind it.
+                    refused_until = min(refused_until, group[0][0].sure_until)
+                group = self._worth_another_try(group, refused_until)
                 if group:
                     self._pause(backoff.next())
             else:
@@ -127,11 +130,11 @@ class Settler:
         self._settle(group[:middle])
         self._settle(group[middle:])
 
-    def _worth_another_try(self, group: Sequence[Report]) -> Sequence[Report]:
-        """Those whose lease may still be held."""
-        now = self._clock()
-        late = [each for each in group if now >= min(each[0].sure_until, self.give_up_at)]
+    def _worth_another_try(self, group: Sequence[Report], until: float) -> Sequence[Report]:
+        """Those whose lease may still be held, before `until`."""
+        now, until = self._clock(), min(until, self.give_up_at)
+        late = [each for each in group if now >= min(each[0].sure_until, until)]
         for context, _ in late:
             _log.error("the outcome of task %s could not be settled in time; it will be run again", context.id)
         self._ledger.give_up(late)
-        return [each for each in group if now < min(each[0].sure_until, self.give_up_at)]
+        return [each for each in group if now < min(each[0].sure_until, until)]

@@ -140,6 +140,24 @@ def test_one_bad_outcome_does_not_hold_up_the_others(bench: Bench) -> None:
     assert (bench.counts.done, bench.counts.dropped) == (39, 1)
 
 
+def test_a_refused_outcome_is_given_up_though_its_lease_is_kept(bench: Bench) -> None:
+    """Section 8: the heartbeat extends the lease, and for ever the other outcomes would wait behind this one."""
+    kept = bench.finish(1, sure_until=3.0)
+
+    def refuse(ids: Collection[TaskId]) -> None:
+        if "001" in ids:
+            kept.sure_until = bench.now + 30
+            if bench.now > 100:
+                break_down()
+            raise PermanentStoreError("no")
+
+    bench.trouble = refuse
+    bench.finish(2)
+    bench.run()
+    assert (bench.counts.done, bench.counts.dropped) == (1, 1)
+    assert 30 <= bench.now < 35
+
+
 def test_a_bug_does_not_end_the_settler(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Section 8: a worker survives whatever a settlement raises."""
     bench.trouble = lambda ids: break_down() if "000" in ids else None
