@@ -97,20 +97,20 @@ class Worker:
 
     def start(self) -> None:
         """Begin to work in threads, and return. Raises WorkerRejected, or StoreError when the store refuses."""
-        self._begin(when_idle=None)
+        self._begin(when_idle=None, runs_until=None)
 
-    def _begin(self, when_idle: Callable[[], None] | None) -> None:
+    def _begin(self, when_idle: Callable[[], None] | None, runs_until: int | None) -> None:
         with self._lock:
             if self._shift is not None:
                 raise WorkerRejected(f"worker {self.id!r} is running")
             plan = make_plan(self._options, self._handlers.steps)
             shift = Shift(self.engine, plan, self._handlers, self._ledger, when_idle)
             # Known before it starts: its first handler may call `stop` at once.
-            self._shift = shift
+            self._shift, self._runs_until = shift, runs_until
             try:
                 shift.start()
             except BaseException:
-                self._shift = None
+                self._shift = self._runs_until = None
                 raise
 
     def stop(self, grace: timedelta | None = None) -> None:
@@ -126,6 +126,7 @@ class Worker:
                 self._shift.stop((self._options.grace if grace is None else grace).total_seconds())
                 self._shift = None
                 self._end_run()
+                self._runs_until = None
 
     def _end_run(self) -> None:
         if self._runs_until is not None:
@@ -143,18 +144,18 @@ class Worker:
         self._serve(when_idle=self._end_run)
 
     def _serve(self, when_idle: Callable[[], None] | None) -> None:
-        ended, self._runs_until = os.pipe()
-        os.set_blocking(self._runs_until, False)
+        ended, runs_until = os.pipe()
+        os.set_blocking(runs_until, False)
         try:
-            with self._signals_routed(self._runs_until):
-                self._begin(when_idle)
-                while os.read(ended, 1)[0] not in _ENDING:
-                    pass
-                self.stop()
+            with self._signals_routed(runs_until):
+                self._begin(when_idle, runs_until)
+                try:
+                    while os.read(ended, 1)[0] not in _ENDING:
+                        pass
+                finally:
+                    self.stop()
         finally:
-            self.stop()
-            os.close(self._runs_until)
-            self._runs_until = None
+            os.close(runs_until)
             os.close(ended)
 
     @contextmanager

@@ -30,6 +30,7 @@ from wiggle_core import (
     TaskRecord,
     TransientStoreError,
     Worker,
+    WorkerRejected,
 )
 from wiggle_core.settings import Settings
 from wiggle_core.stores.memory import MemoryStore
@@ -115,6 +116,24 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
+class Unbound:
+    """As the proxy objects of web frameworks are outside a request."""
+
+    @property  # type: ignore[misc]  # object's is no property
+    def __class__(self) -> type:
+        raise RuntimeError("no request")
+
+
+class Empty:
+    """A handler that is false where a truth value is asked for."""
+
+    def __call__(self, context: TaskContext) -> str:
+        return "worked"
+
+    def __len__(self) -> int:
+        return 0
+
+
 @pytest.mark.parametrize(
     ("handler", "state", "result", "error"),
     [
@@ -130,6 +149,9 @@ class Unprintable(Exception):
         (raising(ValueError("x" * 10_000)), State.FAILED, None, "ValueError: " + "x" * 1_987 + "…"),
         (lambda context: {1, 2}, State.FAILED, None, UNWRITABLE),
         (lambda context: Retry(delay=timedelta(-1)), State.FAILED, None, "delay: is negative"),
+        (lambda context: Retry(delay=timedelta.max), State.FAILED, None, "delay: is longer than 36525 days"),
+        (lambda context: Unbound(), State.FAILED, None, "RuntimeError: no request"),
+        (Empty(), State.DONE, '"worked"', None),
     ],
 )  # fmt: skip
 def test_how_a_run_ends(
@@ -518,6 +540,24 @@ def test_stop_from_another_thread_ends_run(engine: Engine) -> None:
     runner.join(LONG)
     assert not runner.is_alive()
     worker.stop()
+
+
+def test_a_worker_that_runs_is_not_run_twice(engine: Engine) -> None:
+    """Section 8: the second `run` is refused, and the first one neither stopped nor kept from ending."""
+    worker = make(engine)
+    worker.task("s")(lambda context: None)
+    runner = Thread(target=worker.run)
+    runner.start()
+    engine.enqueue("q", "s", id="a")
+    settled(engine, "a")
+    for again in (worker.run, worker.drain, worker.start):
+        with pytest.raises(WorkerRejected, match="is running"):
+            again()
+    engine.enqueue("q", "s", id="b")
+    settled(engine, "b")
+    worker.stop()
+    runner.join(LONG)
+    assert not runner.is_alive()
 
 
 def test_a_handler_may_stop_its_worker(engine: Engine) -> None:
