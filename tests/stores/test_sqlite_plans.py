@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.stores.sqlite_files import connect_plainly, open_file, recorded
-from wiggle_core.criteria.fields import Task
-from wiggle_core.criteria.tree import TRUE, Predicate, normalize
+from wiggle_core.criteria.builder import QueueCriteria
+from wiggle_core.criteria.fields import OrderedField, Task
+from wiggle_core.criteria.tree import TRUE, Not, Or, Predicate, normalize
 from wiggle_core.stores.store import (
     Cancel,
     Change,
@@ -25,6 +26,7 @@ from wiggle_core.stores.store import (
     Route,
 )
 from wiggle_core.tasks.task import Lease, State, TaskRecord
+from wiggle_store_sqlite.claims import candidates, guarded_lease
 from wiggle_store_sqlite.store import SqliteStore
 
 _tokens = count()
@@ -45,6 +47,29 @@ SHAPES: dict[str, Predicate] = {
     "priority or step": (Task.priority == 0) | (Task.step == "refund"),
     "long list": REGION.in_([f"r{number}" for number in range(100)] + ["eu"]),
 }
+
+
+LIMIT_OF_BINDS = 32_766
+"""SQLite's own default; Debian's build allows more."""
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        lambda field: field.in_(range(8)),
+        lambda field: field.in_(range(9)),
+        lambda field: field != 1,
+        lambda field: field.between(1, 2),
+    ],
+)
+@pytest.mark.parametrize("is_negated", [False, True])
+def test_the_largest_worker_can_claim(leaf: Callable[[OrderedField[int]], Predicate], is_negated: bool) -> None:
+    """C6, C7: 32 criteria of 100 nodes are within what one statement binds, so that none is refused at claim time."""
+    leaves = Or(tuple(leaf(Task.attr(f"a{number}", int)) for number in range(98)))
+    largest = QueueCriteria("payments", Not(leaves) if is_negated else leaves)
+    routes = tuple(Route(f"queue {number}", largest.normal) for number in range(32))
+    assert len(candidates(routes, 10).binds) <= LIMIT_OF_BINDS
+    assert 4 + len(guarded_lease(routes)[1]) <= LIMIT_OF_BINDS
 
 
 def fill(store: SqliteStore, number: int, queue: str = "payments", state: State = State.READY) -> None:

@@ -160,15 +160,15 @@ def test_what_a_dialect_need_not_say() -> None:
     ("reference", "value", "stored"), [(STEP, "x", "x"), (N, 5, "n25005"), (CREATED, MOMENT, 10**6)]
 )
 def test_long_lists_are_one_bind_where_the_dialect_can(reference: Reference, value: Value, stored: object) -> None:
-    """Section 6: up to 16 values each have a placeholder, more become the dialect's list, as they are stored."""
+    """Section 6: up to 8 values each have a placeholder, more become the dialect's list, as they are stored."""
     writer = SqlWriter(replace(PLAIN, members=_members))
-    short = writer.render(In(reference, (value,) * 16))
-    assert short.text.count("?, ?") == 8
-    assert short.binds[-16:] == (stored,) * 16
-    long = writer.render(In(reference, (value,) * 17))
+    short = writer.render(In(reference, (value,) * 8))
+    assert short.text.count("?, ?") == 4
+    assert short.binds[-8:] == (stored,) * 8
+    long = writer.render(In(reference, (value,) * 9))
     assert long.text.endswith(" IN list(?)")
-    assert long.binds[-1] == (stored,) * 17
-    assert SqlWriter(PLAIN).render(In(reference, (value,) * 17)).binds[-17:] == (stored,) * 17
+    assert long.binds[-1] == (stored,) * 9
+    assert SqlWriter(PLAIN).render(In(reference, (value,) * 9)).binds[-9:] == (stored,) * 9
 
 
 def test_as_many_values_as_the_database_binds() -> None:

@@ -45,7 +45,8 @@ LikeParts: TypeAlias = Sequence[str | Wildcard]
 
 ALWAYS, NEVER = "1 = 1", "1 = 0"
 _FAN_OUT = 16
-_SHORT_LIST = 16
+_SHORT_LIST = 8
+"""Longer lists are one bind where the database can: 32 criteria of 100 lists then stay below SQLite's 32,766."""
 
 
 @dataclass(frozen=True, slots=True)
