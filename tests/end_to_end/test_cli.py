@@ -145,6 +145,16 @@ def test_a_worker_that_cannot_be_had(place: Path, target: str, message: str) -> 
     assert ended.stderr.count("\n") == 1
 
 
+def test_a_worker_whose_store_has_no_schema(place: Path) -> None:
+    """Section 9: trouble with the store is code 3 and one line, also where the module itself opens the engine."""
+    module = "from wiggle_core import open_engine\nengine = open_engine('sqlite:///none.db')\n"
+    (place / "early.py").write_text(module, encoding="utf-8")
+    ended = wiggle("worker", "early:worker")
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.splitlines()[-1].startswith("wiggle: the schema of the database 'none.db' is missing: run ")
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_reader_that_went_away_is_no_error(place: Path) -> None:
     """Section 9: `wiggle ... | head -1` ends in silence."""
     (place / "contexts.jsonl").write_text('{"n": 1}\n' * 200_000, encoding="utf-8")

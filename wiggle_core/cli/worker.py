@@ -16,7 +16,7 @@ from wiggle_core.cli.failures import InputError, configure_log
 from wiggle_core.cli.options import JsonOption, StoreOption, opened_engine
 from wiggle_core.cli.output import print_json, print_line
 from wiggle_core.engine.engine import Engine
-from wiggle_core.errors import WiggleError
+from wiggle_core.errors import StoreError, WiggleError
 from wiggle_core.worker.worker import Worker
 
 
@@ -77,6 +77,8 @@ def _load(target: str) -> object:
         sys.path.insert(0, folder)
     try:
         found: object = import_module(module_name)
+    except StoreError:
+        raise
     except Exception as error:  # whatever a user's module raises as it is imported
         raise InputError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
     for part in name.split("."):

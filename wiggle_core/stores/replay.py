@@ -74,7 +74,9 @@ class Replaying:
 
     def _note(self, error: StoreError) -> None:
         self.counts[type(error).__name__] += 1
-        _log.warning("%s: %s", type(error).__name__, error, exc_info=error)
+        # Without a cause it is a sentence of ours, of which a traceback says no more.
+        cause = None if error.__cause__ is None else error
+        _log.warning("%s: %s", type(error).__name__, error, exc_info=cause)
 
     @property
     def capabilities(self) -> Capabilities:
