@@ -197,3 +197,27 @@ def test_what_is_no_key_is_refused(key: str) -> None:
     """Section 5: a tag that no family has is an error, not a guess."""
     with pytest.raises(ValueError, match="no value key"):
         decode_key(key)
+
+
+@pytest.mark.parametrize("whole", [0, 5, -5, 10, 12345, 12300, MIN_LONG, MAX_LONG])
+def test_whole_numbers_of_64_bits_come_back_as_int(whole: int) -> None:
+    """C5: whichever of the two types they were stored as; beyond 64 bits, and with a fraction, as Decimal."""
+    for stored in (whole, Decimal(whole), Decimal(f"{whole}.0")):
+        decoded = decode_key(encode_value(stored))
+        assert (decoded, type(decoded)) == (whole, int)
+
+
+@pytest.mark.parametrize("number", [MIN_LONG - 1, MAX_LONG + 1, NINES, Decimal("0.5"), Decimal("-12.25")])
+def test_other_numbers_come_back_as_decimal(number: int | Decimal) -> None:
+    """C5: nothing is rounded to fit."""
+    decoded = decode_key(encode_value(number))
+    assert (decoded, type(decoded)) == (number, Decimal)
+
+
+@pytest.mark.parametrize("key", ["", "abc"])
+def test_the_error_shows_the_key(key: str) -> None:
+    """Section 5: what is no key is shown, cut to twenty characters."""
+    with pytest.raises(ValueError, match=f"^no value key: {key!r}$"):
+        decode_key(key)
+    with pytest.raises(ValueError, match=r"^no value key: 'xxxxxxxxxxxxxxxxxxxx'$"):
+        decode_key("x" * 30)

@@ -162,3 +162,25 @@ def test_hostile_literals_are_bound_never_spliced() -> None:
     assert compile_predicate(Task.correlation_id == bait)(task(correlation_id=bait))
     assert not compile_predicate(Task.correlation_id == bait)(task(correlation_id="x"))
     assert not compile_predicate(Task.attr("a", str).like(f"%{bait}_"))(task(a="x"))
+
+
+LIKES: list[tuple[str, str | None, list[str], list[str]]] = [
+    ("%x%", None, ["x", "axb"], ["", "ab"]),
+    ("x%", None, ["x", "xa"], ["", "ax"]),
+    ("%x", None, ["x", "ax"], ["", "xa"]),
+    ("%", None, ["", "a"], []),
+    ("a_c", None, ["abc", "a%c"], ["ac", "abbc"]),
+    ("a!_b%c", "!", ["a_bc", "a_bxc"], ["axbc", "a!_bc"]),
+    ("%!%%", "!", ["%", "a%b"], ["", "ab"]),
+    ("%a%b%", None, ["ab", "xaybz"], ["ba"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "escape", "matching", "failing"), LIKES)
+def test_each_kind_of_pattern_is_compiled(
+    pattern: str, escape: str | None, matching: list[str], failing: list[str]
+) -> None:
+    """C4: prefixes, suffixes and parts, which have a quick way of their own, and all the others."""
+    compiled = compile_predicate(Task.attr("name", str).like(pattern, escape))
+    assert [text for text in matching + failing if compiled(task(name=text))] == matching
+    assert [text for text in matching + failing if like(text, pattern, escape)] == matching
