@@ -61,7 +61,8 @@ class Worker:
             grace,
         )
         self._handlers = Handlers()
-        self._ledger = Ledger(Counts())
+        self._counts = Counts()
+        self._ledger = Ledger(self._counts)
         self._shift: Shift | None = None
         self._lock = Lock()
         self._runs_until: int | None = None
@@ -104,6 +105,8 @@ class Worker:
             if self._shift is not None:
                 raise WorkerRejected(f"worker {self.id!r} is running")
             plan = make_plan(self._options, self._handlers.steps)
+            # A new one: what a claim brings that outlasted the last stop is nobody's, and its lease has to run out.
+            self._ledger = Ledger(self._counts)
             shift = Shift(self.engine, plan, self._handlers, self._ledger, when_idle)
             # Known before it starts: its first handler may call `stop` at once.
             self._shift, self._runs_until = shift, runs_until
