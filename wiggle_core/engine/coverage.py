@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wiggle_core.criteria.builder import QueueCriteria
-from wiggle_core.criteria.evaluate import matches
+from wiggle_core.criteria.evaluate import Matcher, compile_predicate, matches
 from wiggle_core.criteria.text import format_text
 from wiggle_core.criteria.tree import FALSE, And, Not, Or, Predicate, canonical, normalize
 from wiggle_core.engine.routes import ANY_STEP, with_steps
 from wiggle_core.engine.workers import WorkerInfo
+from wiggle_core.errors import CriteriaError
 from wiggle_core.stores.store import Route, Slice, Store
 from wiggle_core.tasks.task import State, TaskRecord
 
 DEFAULT_CAP = 10_000
 DEFAULT_SAMPLES = 3
+_PAGE = 500
 _READY = frozenset({State.READY})
 
 
@@ -99,13 +101,30 @@ def _uncovered(store: Store, queue: str, offers: Sequence[_Offer], cap: int, sam
     nobody = normalize(Not(Or(tuple(offer.accepts for offer in offers))))
     if nobody == FALSE:
         return None
-    route = Route(queue, nobody)
-    count = store.count(route, _READY, cap)
+    try:
+        count, first = _asked(store, Route(queue, nobody), cap, samples)
+    except CriteriaError:  # thousands of workers that all differ: more values than one query can bind
+        count, first = _walked(store, queue, compile_predicate(nobody), cap, samples)
     if count == 0:
         return None
-    first = store.find(route, _READY, samples)
     explained = tuple(UncoveredTask(task, tuple(_refusal(offer, task) for offer in offers)) for task in first)
     return Uncovered(queue, count, count >= cap, explained)
+
+
+def _asked(store: Store, route: Route, cap: int, samples: int) -> tuple[int, list[TaskRecord]]:
+    """How many ready tasks match, up to `cap`, and the first of them, by the store's own query."""
+    count = store.count(route, _READY, cap)
+    return count, store.find(route, _READY, samples) if count else []
+
+
+def _walked(store: Store, queue: str, is_match: Matcher, cap: int, samples: int) -> tuple[int, list[TaskRecord]]:
+    """As `_asked`, page by page and tested here."""
+    count, first, after = 0, list[TaskRecord](), None
+    while count < cap and (page := store.find(Route(queue), _READY, _PAGE, after)):
+        found = list(filter(is_match, page))
+        count, after = min(cap, count + len(found)), page[-1].order_key
+        first += found[: samples - len(first)]
+    return count, first
 
 
 def _refusal(offer: _Offer, task: TaskRecord) -> Refusal:

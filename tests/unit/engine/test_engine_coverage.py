@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from wiggle_core import Engine, QueueCriteria, Task
+from wiggle_core import CriteriaError, Engine, NewTask, QueueCriteria, State, Task
+from wiggle_core.criteria.tree import canonical
 from wiggle_core.engine.workers import Registration, forget_silent, list_workers, register, unregister
 from wiggle_core.stores.memory import MemoryStore
+from wiggle_core.stores.store import Route
 from wiggle_core.tasks.attributes import Attribute
 
 SECOND = 1_000_000
@@ -161,3 +164,32 @@ def test_many_different_criteria(engine: Engine) -> None:
     (found,) = engine.backlog().uncovered
     assert found.count == 1
     assert found.samples[0].task.attributes == {"total": 400}
+
+
+class Narrow(MemoryStore):
+    """A store whose queries are refused beyond a size, as those of a database are."""
+
+    def count(self, route: Route, states: Collection[State], cap: int) -> int:
+        if len(canonical(route.predicate)) > 1_000:
+            raise CriteriaError("too many values in one query")
+        return super().count(route, states, cap)
+
+
+@pytest.mark.parametrize("cap", [2, 1_100, 10_000])
+def test_more_criteria_than_one_query_takes(clock: HandClock, cap: int) -> None:
+    """Section 8: then the tasks are looked at one by one, and the answer is the same."""
+    narrow, wide = Engine(Narrow(clock)), Engine(MemoryStore(clock))
+    told = []
+    for engine in (narrow, wide):
+        engine.declare("orders", version=1, attributes=[Attribute("total", Decimal, "total")])
+        for number in range(100):
+            join(engine, f"w{number}", [QueueCriteria("q", amount == number)])
+        payloads = [{"total": number} for number in range(1_200)]
+        engine.enqueue_many(NewTask("q", "s", each, "orders", 1, id=f"{each['total']:04}") for each in payloads)
+        backlog = engine.backlog(cap=cap)
+        told.append([(each.count, each.capped, [one.task.id for one in each.samples]) for each in backlog.uncovered])
+    assert told[0] == told[1] == [(min(cap, 1_100), cap <= 1_100, ["0100", "0101", "0102"])]
+    narrow.cancel("1199")
+    for number in range(1_200):
+        join(narrow, f"w{number}", [QueueCriteria("q", amount == number)])
+    assert narrow.backlog(cap=cap).uncovered == ()
