@@ -22,6 +22,8 @@ from wiggle_core.errors import TaskRejected
 from wiggle_core.tasks.submission import NewTask
 
 BATCH = 1000
+BATCH_BYTES = 8 * 1024 * 1024
+"""Lines may be large: a thousand payloads of the largest size are a gigabyte."""
 
 
 class _Item(NamedTuple):
@@ -100,10 +102,13 @@ class _Intake:
 
 def _next_batch(lines: Iterator[Line]) -> tuple[list[_Item], InputError | None]:
     """The next tasks, and what was wrong with the line after them, if anything was."""
-    batch: list[_Item] = []
+    batch, size = list[_Item](), 0
     try:
         for line in islice(lines, BATCH):
             batch.append(_Item(line, new_task(line)))
+            size += len(line.raw)
+            if size >= BATCH_BYTES:
+                break
     except InputError as error:
         return batch, error
     return batch, None

@@ -168,6 +168,25 @@ def test_the_batch_before_a_bad_line_is_stored_once(
             assert count(store, queue) == before
 
 
+def test_a_batch_of_large_lines_is_short(
+    wiggle: Wiggle, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Section 8: memory is bounded by the bytes of a batch, too, and no line is lost between two."""
+    monkeypatch.setattr(command, "BATCH_BYTES", 300)
+    sizes: list[int] = []
+    really = Engine.enqueue_many
+
+    def counting(engine: Engine, tasks: Any, *, batch: int) -> Any:  # Any: passed on as it comes
+        sizes.append(len(tasks))
+        return really(engine, tasks, batch=batch)
+
+    monkeypatch.setattr(Engine, "enqueue_many", counting)
+    file = write_lines(tmp_path / "t", *[PLAIN | {"payload": "x" * 100}] * 7)
+    assert wiggle("enqueue", "--file", file, "--store", store).out == "7 tasks enqueued\n"
+    assert count(store) == 7
+    assert sizes == [3, 3, 1, 0]
+
+
 def test_an_interrupt_says_how_far_it_came(
     wiggle: Wiggle, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
