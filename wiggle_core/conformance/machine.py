@@ -93,6 +93,7 @@ class LeaseMachine(RuleBasedStateMachine):
         clock.now = START
         self._clock = clock
         self._handles = cycle(handles)
+        self._is_strict = handles[0].capabilities.strict_order
         self._reference = MemoryStore(clock)
         self._model = Model()
         self._prefix = f"{next(_serial):05d}"
@@ -170,10 +171,15 @@ class LeaseMachine(RuleBasedStateMachine):
     def _claim(self, queues: tuple[str, ...], predicate: str, limit: int, ttl: int) -> MultipleResults[Lease]:
         routes = tuple(route(PREDICATES[predicate], self._queue(queue)) for queue in queues)
         token = f"{self._prefix}-token-{next(self._tokens)}"
-        request = ClaimRequest(f"worker-{token}", token, ttl, limit, routes)
-        claimed = self._agree(self._model.claim(request, self._clock.now), lambda store: store.claim(request))
+        # Which tasks a smaller claim gets is known in strict order only.
+        request = ClaimRequest(f"worker-{token}", token, ttl, limit if self._is_strict else len(NAMES), routes)
+        claimed = self._agree(self._model.claim(request, self._clock.now), lambda store: self._claimed(store, request))
         assert self._store.leased(token) == claimed
         return multiple(*(task.lease for task in claimed))
+
+    def _claimed(self, store: Store, request: ClaimRequest) -> list[TaskRecord]:
+        claimed = store.claim(request)
+        return claimed if self._is_strict else sorted(claimed, key=lambda task: task.order_key)
 
     @rule(leases=st.lists(_leases, min_size=1, max_size=4), ttl=_times)
     def extend(self, leases: list[Lease], ttl: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -102,8 +103,12 @@ def route(predicate: Predicate, queue: str = QUEUE) -> Route:
 def claim(
     store: Store, *routes: Route, limit: int = 1_000, owner: str = "worker-1", ttl: int = TTL
 ) -> list[TaskRecord]:
-    """One claim with a token of its own; over `ALL` when no route is named."""
-    return store.claim(ClaimRequest(owner, uuid4().hex, ttl, limit, routes or (ALL,)))
+    """One claim with a token of its own; over `ALL` when no route is named.
+
+    Where order is kept by partition only (`strict_order` false), the answer's own order is not what is asked about.
+    """
+    claimed = store.claim(ClaimRequest(owner, uuid4().hex, ttl, limit, routes or (ALL,)))
+    return claimed if store.capabilities.strict_order else sorted(claimed, key=attrgetter("order_key"))
 
 
 def drain(store: Store, *routes: Route, limit: int, owner: str = "worker-1") -> Iterator[list[TaskRecord]]:
@@ -161,6 +166,14 @@ def stored(store: Store, task_id: TaskId) -> TaskRecord:
     task = store.get(task_id)
     assert task is not None, f"the store does not know task {task_id!r}"
     return task
+
+
+def are_first(store: Store, got: list[TaskId], wanted: list[TaskId], limit: int) -> bool:
+    """Whether a claim of at most `limit` answered with the first of the tasks that match, or, where order is kept by
+    partition only, with as many of them."""
+    if store.capabilities.strict_order:
+        return got == wanted[:limit]
+    return len(got) == len(wanted[:limit]) == len(set(got)) and set(got) <= set(wanted)
 
 
 def ids(tasks: Iterable[TaskRecord | OrderKey]) -> list[TaskId]:
