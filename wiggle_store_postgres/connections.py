@@ -30,28 +30,60 @@ if TYPE_CHECKING:
 Row: TypeAlias = tuple[Any, ...]  # Any: the driver's types are those of the columns
 Connection: TypeAlias = psycopg.Connection[Row]
 
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
 
 class Session:
-    """A connection that is lent out, and the ways to send it statements."""
+    """A connection that is lent out, and the ways to send it statements.
 
-    def __init__(self, connection: Connection, schema: str) -> None:
+    Behind a pooler each statement brings its settings along: BEGIN, settings, statement and COMMIT go out together and
+    are answered together, so that this is one round trip still (PG7).
+    """
+
+    def __init__(self, connection: Connection, place: Place) -> None:
         self.connection = connection
-        self._schema = schema
+        self._place = place
         self._cursor = RawCursor(connection)
+        self._is_alone = place.is_pooled
 
     def rows(self, statement: str, binds: Sequence[object] = ()) -> list[Row]:
         """Run a statement that answers with rows."""
-        return self._cursor.execute(in_schema(statement, self._schema), binds).fetchall()
+        return self._executed(statement, binds).fetchall()
 
     def run(self, statement: str, binds: Sequence[object] = ()) -> int:
         """Run a statement; how many rows it touched."""
-        return self._cursor.execute(in_schema(statement, self._schema), binds).rowcount
+        return self._executed(statement, binds).rowcount
+
+    def begin(self) -> None:
+        """Begin a transaction. READ COMMITTED, so that each statement sees what was committed while it waited."""
+        self._is_alone = False
+        self.run(BEGIN)
+        if self._place.is_pooled:
+            self.rows(*_local_settings(self._place))
+
+    def _executed(self, statement: str, binds: Sequence[object]) -> RawCursor[Row]:
+        text = in_schema(statement, self._place.quoted_schema)
+        if not self._is_alone:
+            return self._cursor.execute(text, binds)
+        setting, values = _local_settings(self._place)
+        with self.connection.pipeline():
+            RawCursor(self.connection).execute(BEGIN)
+            RawCursor(self.connection).execute(setting.encode(), values)
+            self._cursor.execute(text, binds)
+            RawCursor(self.connection).execute("COMMIT")
+        return self._cursor
 
     def copy(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Stream rows into a COPY statement."""
-        with self._cursor.copy(in_schema(statement, self._schema)) as stream:
+        with self._cursor.copy(in_schema(statement, self._place.quoted_schema)) as stream:
             for row in rows:
                 stream.write_row(row)
+
+
+def _local_settings(place: Place) -> tuple[str, list[str]]:
+    """The statement that makes our settings for the rest of a transaction, and what it binds."""
+    names = [f"set_config('{name}', ${number}, true)" for number, name in enumerate(place.settings, 1)]
+    return f"SELECT {', '.join(names)}", list(place.settings.values())
 
 
 @lru_cache(maxsize=1024)
@@ -84,15 +116,10 @@ class Connections:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """For several statements: committed at the end, rolled back on any exception. READ COMMITTED, so that each
-        statement sees what was committed while the one before waited."""
+        """For several statements: committed at the end, rolled back on any exception."""
         with self._session(may_have_applied=False) as session:
-            session.run("BEGIN ISOLATION LEVEL READ COMMITTED")
-            try:
-                yield session
-            except BaseException:
-                _roll_back(session)
-                raise
+            session.begin()
+            yield session
             try:
                 session.run("COMMIT")
             except DRIVER_ERRORS as error:
@@ -108,11 +135,13 @@ class Connections:
     def _session(self, *, may_have_applied: bool) -> Iterator[Session]:
         pooled = self._checked_out()
         connection = cast("Connection", pooled.driver_connection)
+        session = Session(connection, self.place)
         try:
-            yield Session(connection, self.place.quoted_schema)
+            yield session
         except DRIVER_ERRORS as error:
             raise translate(error, self.place, may_have_applied=may_have_applied) from error
         finally:
+            _roll_back(session)
             if self._is_closed or connection.info.transaction_status != TransactionStatus.IDLE:
                 pooled.invalidate()
             pooled.close()
@@ -184,7 +213,7 @@ def _is_alive(connection: Connection) -> bool:
 
 
 def _roll_back(session: Session) -> None:
-    """Undo what was done; where that fails, the connection is thrown away and the server does it."""
-    with suppress(psycopg.Error):
-        if session.connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-            session.run("ROLLBACK")
+    """Undo what was begun and not committed; where that fails, the connection is thrown away and the server does it."""
+    if session.connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        with suppress(psycopg.Error):
+            session.connection.execute("ROLLBACK")

@@ -12,7 +12,7 @@ from sqlalchemy import URL
 
 from wiggle_core.errors import InvalidSetting, InvalidStoreUrl
 
-OPTIONS = {"schema": "wiggle", "pool_size": "10", "pool_timeout": "30", "statement_timeout": "30"}
+OPTIONS = {"schema": "wiggle", "pool_size": "10", "pool_timeout": "30", "statement_timeout": "30", "pgbouncer": "0"}
 """Our own options and their defaults; times in seconds. Every other one is libpq's."""
 
 PAGE_COST_VARIABLE = "WIGGLE_PG_RANDOM_PAGE_COST"
@@ -30,11 +30,10 @@ _DEFAULTS = {
 }
 # Times and texts must not depend on how the server, the database or the role is set up. The planner is held to the
 # indexes that the statements were written for, whatever its statistics say (PG5); it plans each statement for its own
-# values (PG6). Nothing but speed and time limits hangs on these, since poolers may drop them (PG16).
+# values (PG6). Only speed and time limits hang on these, since a pooler that nobody told us of drops them (PG16).
 _SETTINGS = {
     "timezone": "UTC",
     "search_path": "pg_catalog",
-    "default_transaction_isolation": r"read\ committed",
     "idle_in_transaction_session_timeout": "60000",
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",
@@ -63,6 +62,8 @@ class Place:
     pool_timeout: float = 30.0
     statement_timeout: float = 30.0
     random_page_cost: float = 1.1
+    is_pooled: bool = False
+    """Whether a pooler in transaction mode stands between, so that a session is nothing to rely on (PG7)."""
 
     def __str__(self) -> str:
         return f"the database {self.database!r} on {self.server}"
@@ -71,15 +72,23 @@ class Place:
     def quoted_schema(self) -> str:
         return f'"{self.schema}"'
 
-    def connection_parameters(self) -> dict[str, str]:
-        """What to connect with: our session settings are part of it, so that they cost no round trip."""
-        settings = _SETTINGS | {
+    @property
+    def settings(self) -> dict[str, str]:
+        """What every statement is to run under."""
+        return _SETTINGS | {
             "statement_timeout": str(round(self.statement_timeout * 1000)),
             "random_page_cost": str(self.random_page_cost),
         }
+
+    def connection_parameters(self) -> dict[str, str]:
+        """What to connect with. Our settings are part of it, so that they cost no round trip, but for a pooler's
+        sake: it would refuse them."""
+        parameters = _DEFAULTS | self.parameters | {"client_encoding": "UTF8"}
+        if self.is_pooled:
+            return parameters
+        settings = self.settings | {"default_transaction_isolation": r"read\ committed"}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        given = self.parameters.get("options", "")
-        return _DEFAULTS | self.parameters | {"options": f"{options} {given}".strip(), "client_encoding": "UTF8"}
+        return parameters | {"options": f"{options} {self.parameters.get('options', '')}".strip()}
 
 
 def read_url(url: URL) -> Place:
@@ -101,6 +110,7 @@ def read_url(url: URL) -> Place:
         pool_timeout=_number(own, "pool_timeout", 0, 3600),
         statement_timeout=_number(own, "statement_timeout", 0.001, 86_400),
         random_page_cost=_page_cost(),
+        is_pooled=bool(_number(own, "pgbouncer", 0, 1)),
     )
 
 

@@ -169,6 +169,6 @@ def drop(place: Place) -> None:
     """Drop the schema and all that is in it."""
     with closing(connect(place)) as connection:
         try:
-            Session(connection, place.quoted_schema).run("DROP SCHEMA IF EXISTS $schema CASCADE")
+            Session(connection, place).run("DROP SCHEMA IF EXISTS $schema CASCADE")
         except DRIVER_ERRORS as error:
             raise translate(error, place) from error

@@ -71,9 +71,9 @@ class LocalPostgres:
     """One server in a temporary folder, which it does not outlive."""
 
     def __init__(self, binaries: Path, settings: dict[str, str] | None = None) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = [*_SETTINGS, *(f"{name}={value}" for name, value in (settings or {}).items())]
-        self._as_user = _unprivileged()
+        self._as_user = as_unprivileged()
         self._folder = Path(mkdtemp(prefix="wiggle-postgres-"))
         if self._as_user:
             shutil.chown(self._folder, _USER, _USER)
@@ -131,7 +131,7 @@ class LocalPostgres:
 _USER = "wiggledb"
 
 
-def _unprivileged() -> list[str]:
+def as_unprivileged() -> list[str]:
     """What to put before a command so that it does not run as root, which PostgreSQL refuses."""
     if os.geteuid() != 0:
         return []
@@ -144,7 +144,7 @@ def _unprivileged() -> list[str]:
     return ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.finding import Unavailable, skip_or_fail
+from tests.servers.pgbouncer import running_pgbouncer
 from tests.servers.postgres import running_postgres
 
 
@@ -18,3 +19,13 @@ def postgres_url() -> Iterator[str]:
             yield url
     except Unavailable as reason:
         skip_or_fail("PostgreSQL", reason)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_url(postgres_url: str) -> Iterator[str]:
+    """The URL of the same server by way of pgbouncer in transaction mode."""
+    try:
+        with running_pgbouncer(postgres_url) as url:
+            yield url
+    except Unavailable as reason:
+        skip_or_fail("pgbouncer", reason)

@@ -212,13 +212,15 @@ def test_numbers_beyond_their_columns_are_an_error_of_ours(store: PostgresStore)
         store.enqueue([TaskRecord("x", "q", "s", 2**63, 1)])
 
 
-def test_a_claim_is_one_round_trip(store: PostgresStore, url: str) -> None:
-    """PG12: a claim, and a group of settlements of one kind, are one request and one answer: no transaction stays open
-    in between for a client that stops."""
+@pytest.mark.parametrize("pgbouncer", ["0", "1"])
+def test_a_claim_is_one_round_trip(store: PostgresStore, url: str, pgbouncer: str) -> None:
+    """PG12, PG7: a claim, and a group of settlements of one kind, are one request and one answer: no transaction stays
+    open in between for a client that stops."""
     store.enqueue([ready(f"t{number:03d}", number) for number in range(100)])
     parsed = make_url(url)
     with Proxy(parsed.port or 5432) as proxy:
-        through = open_url(parsed.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False))
+        parsed = parsed.set(host="127.0.0.1", port=proxy.port).update_query_dict({"pgbouncer": pgbouncer})
+        through = open_url(parsed.render_as_string(hide_password=False))
         through.get("warm up")
 
         def requests_of(action: Callable[[], object]) -> int:

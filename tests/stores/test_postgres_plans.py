@@ -177,6 +177,14 @@ def test_planner_switches_of_the_role_do_not_matter(filled_url: str, switches: s
         hostile.close()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_behind_a_pooler_a_claim_brings_its_settings(filled_url: str, shape: str) -> None:
+    """PG7, PG16: where no session is ours, the planner is held to the index all the same."""
+    pooled = open_url(with_options(filled_url, pgbouncer="1", options=AS_SHIPPED))
+    require_walk(pooled.explain(Route("payments", normalize(SHAPES[shape])), 10).plan)
+    pooled.close()
+
+
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
 def test_the_seventh_execution_is_planned_like_the_first(
     filled_url: str, monkeypatch: pytest.MonkeyPatch, mode: str
