@@ -25,7 +25,7 @@ from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Cancel, ClaimRequest, Route, Store
 from wiggle_core.tasks.attributes import Attribute
 from wiggle_core.tasks.outcome import Outcome
-from wiggle_core.tasks.retry import RetryPolicy
+from wiggle_core.tasks.retry import MAX_DELAY, RetryPolicy
 from wiggle_core.tasks.submission import NewTask
 from wiggle_core.tasks.task import LIVE, Clock, Lease, OrderKey, State, TaskId, TaskRecord
 
@@ -261,6 +261,6 @@ class Engine:
 
 
 def _ttl(lease: timedelta) -> int:
-    if lease <= timedelta(0):
-        raise ValueError("a lease is longer than nothing")
+    if not timedelta(0) < lease <= MAX_DELAY:
+        raise ValueError(f"a lease is longer than nothing, and at most {MAX_DELAY.days} days")
     return lease // _MICROSECOND

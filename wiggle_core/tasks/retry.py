@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 MAX_DELAY = timedelta(days=36_525)
-"""The longest delay before a run, a hundred years: its end has to be a time that stores and calendars can hold."""
+"""The longest delay or lease, a hundred years: its end has to be a time that stores and calendars can hold."""
 
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -13,6 +13,7 @@ from wiggle_core.criteria.tree import Predicate
 from wiggle_core.engine.routes import ANY_STEP, with_steps
 from wiggle_core.errors import CriteriaError, WorkerRejected
 from wiggle_core.stores.store import Route
+from wiggle_core.tasks.retry import MAX_DELAY
 from wiggle_core.worker.feasibility import can_match
 
 MAX_CRITERIA = 32
@@ -64,6 +65,8 @@ def _check_numbers(options: WorkerOptions) -> None:
         raise WorkerRejected("prefetch is not negative")
     if options.heartbeat <= timedelta(0) or options.grace < timedelta(0):
         raise WorkerRejected("the heartbeat is longer than nothing, and the grace period not negative")
+    if options.lease > MAX_DELAY:
+        raise WorkerRejected(f"a lease lasts at most {MAX_DELAY.days} days")
     if options.heartbeat >= options.lease:
         raise WorkerRejected(f"a heartbeat of {options.heartbeat} cannot keep a lease of {options.lease}")
 

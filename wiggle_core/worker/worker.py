@@ -49,6 +49,8 @@ class Worker:
     ) -> None:
         if isinstance(queues, str):
             raise WorkerRejected(f"queues is a list of names, not one text: [{queues!r}]")
+        if isinstance(criteria, QueueCriteria):
+            raise WorkerRejected("criteria is a list, also of a single one: criteria=[...]")
         self.engine = engine
         self._options = WorkerOptions(
             id,

@@ -279,8 +279,9 @@ def test_claim_is_planned(engine: Engine) -> None:
         engine.claim("w", [QueueCriteria("a"), QueueCriteria("a", Task.step == "s")])
     with pytest.raises(ValueError, match="limit"):
         engine.claim("w", [ALL], limit=0)
-    with pytest.raises(ValueError, match="lease"):
-        engine.claim("w", [ALL], lease=timedelta(0))
+    for lease in (timedelta(0), timedelta(days=36_526)):
+        with pytest.raises(ValueError, match="lease"):
+            engine.claim("w", [ALL], lease=lease)
 
 
 @pytest.mark.parametrize(

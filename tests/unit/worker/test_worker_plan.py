@@ -54,6 +54,7 @@ def on_queue(predicate: Predicate) -> dict[str, Any]:
         ({"concurrency": 0}, "concurrency"),
         ({"prefetch": -1}, "prefetch"),
         ({"lease": timedelta(seconds=10)}, "cannot keep a lease"),
+        ({"lease": timedelta(days=36_526)}, "at most 36525 days"),
         ({"heartbeat": timedelta(0)}, "heartbeat"),
         ({"grace": timedelta(-1)}, "grace"),
         ({"id": ""}, "needs an id"),
@@ -72,6 +73,14 @@ def test_refused_at_start(options: dict[str, Any], message: str) -> None:
         with pytest.raises(WorkerRejected, match=message):
             start()
     assert made.engine.workers() == []
+
+
+def test_one_where_a_list_is_asked_for() -> None:
+    """Section 8: the slip is named, not answered by whatever Python says of the value."""
+    engine = Engine(MemoryStore())
+    for wrong in ({"queues": "payments"}, {"criteria": QueueCriteria(QUEUE)}):
+        with pytest.raises(WorkerRejected, match="is a list"):
+            Worker(engine, "w", **wrong)
 
 
 def test_no_handler_is_refused() -> None:
