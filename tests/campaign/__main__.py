@@ -143,13 +143,16 @@ def _absolute(url: str) -> str:
 
 def _tell(outcome: Outcome, scenario: Scenario) -> None:
     record, events, verdict = outcome.record, outcome.events, outcome.verdict
+    phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in record.seconds.items())
+    print(f"phases: {phases}")
     kills = ", ".join(f"{count} {where}" for where, count in sorted(record.kills.items()))
     cut_off = ", ".join(f"{count} {method}" for method, count in sorted(events.cut_off.items()))
     errors = ", ".join(f"{count} {name}" for name, count in sorted(events.errors.items()))
     print(f"killed {record.kills.total()} of {scenario.kills} planned: {kills}")
     print(f"calls cut off by a kill: {cut_off or 'none'}")
     print(f"stopped beyond their leases {record.pauses} times, clock stepped {len(record.steps) - 1} times")
-    print(f"disk filled {record.full_disks} times; errors of the store itself: {errors or 'none'}")
+    print(f"disk filled {record.full_disks} times, files kept from growing in {record.limited} lives")
+    print(f"errors of the store itself: {errors or 'none'}")
     for name, number in sorted(verdict.figures.items()):
         print(f"  {name:<28} {number:>8,}")
     for kind, findings in verdict.findings.items():

@@ -49,7 +49,7 @@ from wiggle_core.tasks.task import LIVE, State, TaskRecord
 WORKFLOW, VERSION = "campaign", 1
 ATTRIBUTES = (Attribute("region", str, "customer.region"), Attribute("total", int, "total"))
 RETRIES = (
-    RetryPolicy(8, timedelta(milliseconds=50), 2.0, timedelta(seconds=1)),
+    RetryPolicy(6, timedelta(milliseconds=50), 2.0, timedelta(milliseconds=200)),
     RetryPolicy(8, timedelta(0), 1.0, timedelta(0)),
 )
 MAX_LIVE = 400
@@ -139,7 +139,7 @@ def _task(random: Random, queue: str, name: str) -> NewTask:
         version=VERSION,
         id=f"{queue}-{name}",
         priority=random.choice((0, 0, 0, 5)),
-        delay=random.choice((None, None, None, timedelta(seconds=random.uniform(0, 2)))),
+        delay=random.choice((None, None, None, timedelta(seconds=random.uniform(0, 1)))),
         retry=random.choice(RETRIES),
     )
 

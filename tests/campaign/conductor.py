@@ -34,7 +34,11 @@ STOPPING = 30.0
 """Seconds in which a process that is told to stop has to end."""
 DRAINING = 180.0
 _KILLED = (-signal.SIGKILL, -signal.SIGALRM)
-_SETTINGS = {"WIGGLE_SWEEP_INTERVAL_MILLIS": "200", "WIGGLE_SCOPED_FALLBACK_MAX_MILLIS": "300"}
+_SETTINGS = {
+    "WIGGLE_SWEEP_INTERVAL_MILLIS": "200",
+    "WIGGLE_SCOPED_FALLBACK_MAX_MILLIS": "300",
+    "WIGGLE_HISTORY_RETENTION_SECONDS": "86400",  # the audit needs all of it
+}
 
 
 @dataclass(slots=True)
@@ -44,8 +48,12 @@ class Record:
     steps: list[Step] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
     kills: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each phase took."""
     pauses: int = 0
     full_disks: int = 0
+    limited: int = 0
+    """Lives planned to meet the limit of a file's size."""
     failures: list[str] = field(default_factory=list)
     """Processes that ended by themselves or would not end, and a drain that did not come to its end."""
 
@@ -106,6 +114,7 @@ class Conductor:
         self._began = self._clock.offset
         self.record.steps.append(first)
         self._running: list[_Process] = []
+        self._draining: list[_Process] = []
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self.store: Store = open_store(stage.url, clock=self._clock)
@@ -115,19 +124,25 @@ class Conductor:
         self.store.migrate()
         Engine(Replaying(self.store)).declare(WORKFLOW, version=VERSION, attributes=ATTRIBUTES)
         try:
-            self._strike()
-            self._calm_down()
-            self._drain()
+            for phase in (self._start, self._strike, self._calm_down, self._drain):
+                began = monotonic()
+                phase()
+                self.record.seconds[phase.__name__.strip("_")] = monotonic() - began
         finally:
-            for process in self._running:
+            for process in (*self._running, *self._draining):
                 process.signal(signal.SIGKILL)
                 process.wait(STOPPING)
 
     # Faults
 
-    def _strike(self) -> None:
+    def _start(self) -> None:
+        """Wait until all have begun, too: on a busy machine the first faults would meet nobody."""
         self._running = [_Process(self._stage, lives[0]) for lives in self._plan.lives]
-        self._await_start()
+        end = monotonic() + STARTING
+        while not all(process.has_begun for process in self._running) and monotonic() < end:
+            sleep(_LOOK)
+
+    def _strike(self) -> None:
         started = monotonic()
         for fault in (*self._plan.pauses, *self._plan.steps, *(self._plan.ballast if self._disk else ())):
             self._schedule(fault.at, self._deed(fault))
@@ -140,12 +155,6 @@ class Conductor:
             if passed - told >= 30:
                 told = passed
                 self._say(f"  {passed:5.0f} s: {self.record.kills.total()} killed")
-            sleep(_LOOK)
-
-    def _await_start(self) -> None:
-        """Until all have begun: on a busy machine the first faults would meet nobody."""
-        end = monotonic() + STARTING
-        while not all(process.has_begun for process in self._running) and monotonic() < end:
             sleep(_LOOK)
 
     def _schedule(self, at: float, deed: Callable[[], None]) -> None:
@@ -164,7 +173,7 @@ class Conductor:
                 process.is_struck = True
                 process.signal(signal.SIGKILL)
             return
-        self.record.deaths[process.key] = monotonic_micros()
+        self._note_end(process)
         if code in _KILLED and until is not None:
             arm = None if process.is_struck else process.life.arm
             self.record.kills["at any moment" if arm is None else f"{arm.point} a call"] += 1
@@ -173,6 +182,10 @@ class Conductor:
         lives = self._plan.lives[actor]
         following = process.life.number + 1
         self._running[actor] = _Process(self._stage, lives[following] if following < len(lives) else self._spare(actor))
+
+    def _note_end(self, process: _Process) -> None:
+        self.record.deaths[process.key] = monotonic_micros()
+        self.record.limited += process.life.disk is not None
 
     def _spare(self, actor: int) -> Life:
         """A life beyond the plan, for an actor that ended by itself."""
@@ -205,19 +218,21 @@ class Conductor:
     # The end
 
     def _calm_down(self) -> None:
-        """End every fault, and ask all who live to stop as users would."""
+        """End every fault, and ask all who live to stop as users would, while others begin to finish what is left."""
         while self._agenda:
             heappop(self._agenda)[2]()
         if self._disk is not None:
             self._disk.relieve()
+        seed, names = self._plan.scenario.seed, ("drain-0", "drain-3")  # numbers whose worker takes everything
+        self._draining = [_Process(self._stage, calm_life(name, Role.WORKER, seed)) for name in names]
         for process in self._running:
             process.signal(signal.SIGCONT)
             process.signal(signal.SIGTERM)
-        self._await_end()
+        self._await_end(self._running)
 
-    def _await_end(self) -> None:
+    def _await_end(self, processes: list[_Process]) -> None:
         end = monotonic() + STOPPING
-        for process in self._running:
+        for process in processes:
             code = process.wait(5.0)
             if code is None:  # one that had just started may have met the signal before it could route it
                 process.signal(signal.SIGTERM)
@@ -228,18 +243,16 @@ class Conductor:
                 self.record.failures.append(f"{process.key} did not stop within {STOPPING:g} s")
             elif code not in (0, -signal.SIGTERM):
                 self.record.failures.append(f"{process.key} ended with {code}: {process.complaint()}")
-            self.record.deaths[process.key] = monotonic_micros()
-        self._running = []
+            self._note_end(process)
+        processes.clear()
 
     def _drain(self) -> None:
-        """Let workers without criteria and faults finish what is left."""
-        seed, names = self._plan.scenario.seed, ("drain-0", "drain-3")  # numbers whose worker takes everything
-        self._running = [_Process(self._stage, calm_life(name, Role.WORKER, seed)) for name in names]
+        """Wait until nothing is live."""
         end = monotonic() + DRAINING
         while (left := count_live(self.store, self._stage.queue)) and monotonic() < end:
             sleep(0.1)
         if left:
             self.record.failures.append(f"{left} tasks were still live after {DRAINING:g} s of draining")
-        for process in self._running:
+        for process in self._draining:
             process.signal(signal.SIGTERM)
-        self._await_end()
+        self._await_end(self._draining)

@@ -1,6 +1,7 @@
 """A fault campaign of a few seconds: on a right store it finds nothing, on a wrong one it says what and how to replay.
 
-The two run side by side, for most of their time is waiting. `python -m tests.campaign` runs long ones.
+The two run side by side, for most of their time is waiting. `python -m tests.campaign` runs long ones; saboteurs that
+need chosen moments to be met for sure are in tests/campaign/test_audit.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--minutes", "0.08", "--kills", "3", "--actors", "5", "--lease", "0.6", "--seed", "7"]
+SMALL = ["--minutes", "0.06", "--actors", "5", "--lease", "0.6", "--seed", "7"]
 
 
 class Campaign:
@@ -47,7 +48,10 @@ class Campaign:
 @pytest.fixture(scope="module")
 def campaigns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Campaign, Campaign]]:
     place = tmp_path_factory.mktemp("campaigns")
-    both = Campaign(place / "right"), Campaign(place / "wrong", "--sabotage", "hasty,forgetful")
+    both = (
+        Campaign(place / "right", "--kills", "3"),
+        Campaign(place / "wrong", "--kills", "0", "--sabotage", "forgetful"),
+    )
     yield both
     for each in both:
         each.stop()
@@ -65,16 +69,15 @@ def test_nothing_is_wrong_with_sqlite(campaigns: tuple[Campaign, Campaign]) -> N
 
 
 def test_a_wrong_store_fails_and_the_seed_is_told(campaigns: tuple[Campaign, Campaign]) -> None:
-    """L1, L4: the audit finds what saboteurs do, keeps the ledgers, and prints the command that replays the plan."""
+    """L4: the audit finds what a saboteur does, keeps the ledgers, and prints the command that replays the plan."""
     _, campaign = campaigns
     code, out = campaign.end()
     assert code == 1, out
-    for kind in ("lost (L4)", "leased twice at one time (L1)"):
-        [found] = re.findall(rf"{re.escape(kind)} +(\d+)$", out, re.MULTILINE)
-        assert int(found) > 0, out
+    [lost] = re.findall(r"lost \(L4\) +(\d+)$", out, re.MULTILINE)
+    assert int(lost) > 0, out
     command = out.splitlines()[-1].strip()
-    assert command.startswith(f"python -m tests.campaign --store {campaign.url} --minutes 0.08 --kills 3 --seed 7")
-    assert command.endswith("--sabotage hasty,forgetful")
+    assert command.startswith(f"python -m tests.campaign --store {campaign.url} --minutes 0.06 --kills 0 --seed 7")
+    assert command.endswith("--sabotage forgetful")
     assert list(campaign.place.glob("campaign-*/*.ledger"))
 
 
