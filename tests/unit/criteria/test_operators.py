@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from decimal import Decimal
+from hashlib import sha256
 
 import pytest
 
@@ -21,13 +22,14 @@ from wiggle_core.criteria import (
     Not,
     Operator,
     Or,
+    Predicate,
     QueueCriteria,
     Task,
     ValueType,
     cb,
 )
 from wiggle_core.criteria.fields import Field, OrderedField, TextField
-from wiggle_core.criteria.tree import negate, normalize, pattern_parts, push_down
+from wiggle_core.criteria.tree import canonical, fingerprint, negate, normalize, pattern_parts, push_down
 
 STEP, ATTEMPT = FieldReference("step"), FieldReference("attempt")
 
@@ -167,3 +169,28 @@ def test_patterns_come_apart() -> None:
         pattern_parts("!a", "!")
     with pytest.raises(ValueError, match="may stand only before"):
         pattern_parts("a!", "!")
+
+
+def test_the_spelling_under_the_fingerprint() -> None:
+    """Section 4: fingerprints are kept in databases, so what they are made of may never change."""
+    name, vip = AttributeReference("name", ValueType.STRING), AttributeReference("vip", ValueType.BOOLEAN)
+    total, due = AttributeReference("total", ValueType.DECIMAL), AttributeReference("due", ValueType.INSTANT)
+    moment = datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
+    spelled: list[tuple[Predicate, str]] = [
+        (TRUE, "and()"),
+        (FALSE, "or()"),
+        (Compare(STEP, Operator.EQUAL, "it's \u00e9\U0001f600\n"), '=(step,"it\'s \\xe9\\U0001f600\\n")'),
+        (Compare(ATTEMPT, Operator.LESS_OR_EQUAL, -3, negated=True), "!<=(attempt,-3)"),
+        (Compare(vip, Operator.NOT_EQUAL, True), "<>(b:vip,true)"),
+        (In(vip, (True, False)), "in(b:vip,false,true)"),
+        (Between(total, Decimal("1E+3"), Decimal("0.50")), "between(n:total,1000,0.5)"),
+        (Compare(due, Operator.GREATER, moment), ">(t:due,t1000000)"),
+        (Like(name, "a!%%b_", "!"), "like(s:name,['a%' % 'b' _])"),
+        (IsNull(name), "null(s:name)"),
+        (And((Or((IsNull(name), IsNull(due))), IsNull(vip))), "and(null(b:vip),or(null(s:name),null(t:due)))"),
+    ]
+    for predicate, spelling in spelled:
+        assert canonical(normalize(predicate)) == spelling
+        assert fingerprint(predicate) == sha256(spelling.encode()).hexdigest()
+    with pytest.raises(ValueError, match=r"^negation has no canonical form: normalize first$"):
+        canonical(Not(TRUE))
