@@ -95,6 +95,7 @@ class Shift:
         self._heartbeat.start()
         self._sweeper.start()
         self._poller_thread.start()
+        _log.info("worker %s takes from %s", self._plan.options.id, ", ".join(each.queue for each in self._plan.routes))
 
     def is_run_by(self, thread: Thread) -> bool:
         """Whether a handler runs in this thread."""

@@ -265,6 +265,14 @@ def test_release_hands_back(engine: Engine) -> None:
     assert runs == [1, 1, 1]
 
 
+def test_a_worker_says_that_it_works(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """Section 9: whoever runs one at a terminal sees from which queues it takes, before the first task comes."""
+    worker = make(engine, queues=["payments", "refunds"])
+    worker.task("s")(lambda context: None)
+    with worker:
+        assert "worker w takes from payments, refunds" in caplog.text
+
+
 def test_registration_lasts_as_long_as_the_worker(engine: Engine) -> None:
     """Section 8: each worker registers, and deletes its registration when it stops."""
     worker = make(engine, criteria=[QueueCriteria("q", Task.attempt < 4)])
