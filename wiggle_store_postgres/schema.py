@@ -42,6 +42,13 @@ _COLLATIONS = """
 """
 _CREATED = re.compile(r"(?:CREATE TABLE|CREATE INDEX|CONSTRAINT) (\w+)")
 
+_GRANTS = (
+    "GRANT USAGE ON SCHEMA $schema TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON $schema.task, $schema.payload, $schema.history TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON $schema.document TO {role}",
+    f"GRANT SELECT ON $schema.{TABLE} TO {{role}}",
+)
+
 _LIVE, _SETTLED = "('SCHEDULED', 'READY', 'RUNNING')", "('DONE', 'FAILED', 'CANCELLED')"
 _UNREADABLE = """
     CASE WHEN jsonb_typeof(attributes) = 'object' THEN EXISTS (
@@ -163,6 +170,12 @@ def schema_sql(place: Place) -> str:
         parts += [*migration.statements, f"INSERT INTO $schema.{TABLE} (name, checksum, applied_at) VALUES {note}"]
     text = "".join(f"{part};\n\n" for part in [*parts, "COMMIT"])
     return text.replace("$schema", place.quoted_schema)
+
+
+def role_sql(place: Place, role: str) -> str:
+    """The grants for a role that works with the tasks, owns nothing and runs no DDL."""
+    named = '"' + role.replace('"', '""') + '"'
+    return "".join(f"{grant.format(role=named)};\n" for grant in _GRANTS).replace("$schema", place.quoted_schema)
 
 
 def drop(place: Place) -> None:

@@ -70,6 +70,9 @@ class PostgresStore:
     def schema_sql(self) -> str:
         return schema.schema_sql(self._place)
 
+    def role_sql(self, role: str) -> str:
+        return schema.role_sql(self._place, role)
+
     def close(self) -> None:
         self._connections.close()
         if self._is_scratch:

@@ -45,17 +45,18 @@ def fresh_schema(url: str) -> Iterator[str]:
 @contextmanager
 def fresh_role(url: str, name: str, *settings: str) -> Iterator[str]:
     """The URL of a role of its own, which may do what the first one may, with settings of its own."""
+    quoted = '"' + name.replace('"', '""') + '"'
     with connect_plainly(url) as connection:
         owner = connection.info.user
-        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
-        connection.execute(f"GRANT {owner} TO {name}".encode())
+        connection.execute(f"CREATE ROLE {quoted} LOGIN PASSWORD 'secret'".encode())
+        connection.execute(f"GRANT {owner} TO {quoted}".encode())
         for setting in settings:
-            connection.execute(f"ALTER ROLE {name} SET {setting}".encode())
+            connection.execute(f"ALTER ROLE {quoted} SET {setting}".encode())
         try:
             yield make_url(url).set(username=name, password="secret").render_as_string(hide_password=False)
         finally:
-            connection.execute(f"DROP OWNED BY {name}".encode())
-            connection.execute(f"DROP ROLE {name}".encode())
+            connection.execute(f"DROP OWNED BY {quoted}".encode())
+            connection.execute(f"DROP ROLE {quoted}".encode())
 
 
 @contextmanager

@@ -1,12 +1,15 @@
-"""`wiggle db`: create or upgrade the schema, check it and the data, print its statements."""
+"""`wiggle db`: create or upgrade the schema, check it and the data, print its statements and a role's grants."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from wiggle_core.cli.failures import ExitCode
+from wiggle_core.cli.failures import ExitCode, InputError
 from wiggle_core.cli.options import JsonOption, StoreOption, opened_store, shown_url
 from wiggle_core.cli.output import print_json, print_line, print_raw
+from wiggle_core.stores.store import Grants
 
 group = typer.Typer(help="The database: upgrade or check its schema, print the statements.")
 
@@ -45,6 +48,23 @@ def sql(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Print the statements that `upgrade` runs on an empty database. Connects to nothing."""
     with opened_store(store) as opened:
         statements = opened.schema_sql()
+    if as_json:
+        print_json({"sql": statements})
+    else:
+        print_raw(statements)
+
+
+@group.command()
+def roles(
+    role: Annotated[str, typer.Option("--role", help="The role that the application connects as.")] = "wiggle_app",
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what to grant to a role that works with the store but owns nothing. Connects to nothing."""
+    with opened_store(store) as opened:
+        if not isinstance(opened, Grants):
+            raise InputError(f"{shown_url(store)} has no roles")
+        statements = opened.role_sql(role)
     if as_json:
         print_json({"sql": statements})
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from sqlalchemy import URL
 
@@ -291,6 +291,15 @@ class Store(Protocol):
 
     def delete_document(self, kind: str, key: str) -> bool:
         """Whether there was one."""
+        ...
+
+
+@runtime_checkable
+class Grants(Protocol):
+    """Optional power of a store whose database has roles: to tell what a role needs to work with it, and no more."""
+
+    def role_sql(self, role: str) -> str:
+        """The statements that grant it; run by whoever ran `migrate`."""
         ...
 
 

@@ -66,7 +66,7 @@ def test_a_group_asks_for_a_command(wiggle: Wiggle) -> None:
 def test_every_command_has_json(wiggle: Wiggle) -> None:
     """Section 9: --json everywhere."""
     commands: list[tuple[str, ...]] = [("plugins",), ("enqueue",), ("backlog",), ("worker",)]
-    commands += [("db", each) for each in ("upgrade", "check", "sql")]
+    commands += [("db", each) for each in ("upgrade", "check", "sql", "roles")]
     commands += [("criteria", each) for each in ("check", "match", "explain")]
     commands += [("attributes", "extract"), *(("task", each) for each in ("show", "cancel", "retry"))]
     for command in commands:

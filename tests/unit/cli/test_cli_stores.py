@@ -180,3 +180,13 @@ def test_a_live_worker_covers_its_tasks(wiggle: Wiggle, store: str) -> None:
     assert (uncovered["count"], refusal["workers"]) == (1, ["eu-1"])
     assert "'charge'" in refusal["failed"]
     assert "eu-1" in shown
+
+
+def test_roles_prints_the_grants(wiggle: Wiggle) -> None:
+    """`db roles` prints what to grant, quotes the role's name and connects to nothing; a store without roles refuses."""
+    url = "postgresql://nobody@nowhere.invalid/x?schema=jobs"
+    statements = wiggle("db", "roles", "--role", 'a"b', "--store", url).out
+    assert statements.startswith('GRANT USAGE ON SCHEMA "jobs" TO "a""b";\n')
+    assert statements == wiggle("db", "roles", "--role", 'a"b', "--store", url, "--json").json["sql"] + "\n"
+    ended = wiggle("db", "roles", "--store", "memory://")
+    assert (ended.code, ended.err) == (2, "wiggle: memory:// has no roles\n")

@@ -1,0 +1,55 @@
+"""The PostgreSQL store keeps the contract as a role that has what `wiggle db roles` prints, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.stores.postgres_schemas import connect_plainly, fresh_role, fresh_schema, open_url
+from wiggle_core.conformance import *  # noqa: F403
+from wiggle_core.conformance.plugin import StoreFactory
+from wiggle_core.errors import PermanentStoreError
+from wiggle_core.stores.store import Grants
+
+# What only an owner can do, and no role of this kind is to.
+for _each in ("test_a_missing_schema_is_named_with_its_cure", "test_processes_migrate_once"):
+    del globals()[_each]
+
+
+@pytest.fixture(scope="module")
+def role(postgres_url: str) -> Iterator[str]:
+    """The name of a role with a login, and no rights. With a quote in it, as a name may have."""
+    name = f'least"{uuid4().hex[:8]}'
+    with fresh_role(postgres_url, name), connect_plainly(postgres_url) as owner:
+        owner.execute(f'REVOKE {owner.info.user} FROM "{name.replace(chr(34), chr(34) * 2)}"'.encode())
+        yield name
+
+
+@pytest.fixture
+def store_url(postgres_url: str, role: str) -> Iterator[str]:
+    """A schema made by its owner, as the role sees it."""
+    with fresh_schema(postgres_url) as url:
+        store = open_url(url)
+        store.migrate()
+        with connect_plainly(url) as owner:
+            owner.execute(store.role_sql(role).encode())
+        store.close()
+        yield make_url(url).set(username=role, password="secret").render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def store_factory(store_url: str) -> StoreFactory:
+    return lambda clock=None: open_url(store_url, clock)
+
+
+def test_the_role_owns_nothing(store_url: str, role: str) -> None:
+    """A role with these grants can neither change nor drop a table, nor make one."""
+    store = open_url(store_url)
+    assert isinstance(store, Grants)
+    for statement in ("DROP TABLE $schema.task", "CREATE TABLE $schema.x ()", "TRUNCATE $schema.history"):
+        with pytest.raises(PermanentStoreError, match="may not do that"), store._connections.changing() as session:
+            session.run(statement)
+    store.close()
