@@ -183,7 +183,7 @@ def test_a_live_worker_covers_its_tasks(wiggle: Wiggle, store: str) -> None:
 
 
 def test_roles_prints_the_grants(wiggle: Wiggle) -> None:
-    """`db roles` prints what to grant, quotes the role's name and connects to nothing; a store without roles refuses."""
+    """`db roles` prints what to grant, quotes the role's name and connects to nothing; without roles it refuses."""
     url = "postgresql://nobody@nowhere.invalid/x?schema=jobs"
     statements = wiggle("db", "roles", "--role", 'a"b', "--store", url).out
     assert statements.startswith('GRANT USAGE ON SCHEMA "jobs" TO "a""b";\n')
