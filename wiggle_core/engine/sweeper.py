@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
 from time import monotonic
 
 from wiggle_core.engine.placement import Move, Placement, Placing
-from wiggle_core.errors import StoreError
+from wiggle_core.errors import PermanentStoreError, SchemaError, StoreError
 from wiggle_core.stores.store import Expire, Promote, Store, change_id
-from wiggle_core.tasks.task import MIN_HISTORY_MICROS, State, TaskRecord
+from wiggle_core.tasks.task import MIN_HISTORY_MICROS, State, TaskId, TaskRecord
 
 _log = logging.getLogger("wiggle.engine")
 
 DEFAULT_LIMIT = 1_000
+DUE_BATCH = 100
+"""How many tasks are moved at once: they come with their payloads, of up to a megabyte each."""
 PURGE_SECONDS = 10.0
 """How often a sweeper thread forgets old history: each time is a write transaction, also when nothing is old."""
 
@@ -38,19 +40,51 @@ class Swept:
         """How many tasks changed their state."""
         return self.promoted + self.retried + self.failed
 
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(
+            self.promoted + other.promoted,
+            self.retried + other.retried,
+            self.failed + other.failed,
+            self.purged + other.purged,
+        )
+
 
 def move_due(store: Store, placement: Placement, limit: int = DEFAULT_LIMIT) -> Swept:
-    """Promote at most `limit` tasks that are due, or take them back by their retry policy (L3)."""
-    late = store.due(limit)
-    if not late:
-        return Swept()
+    """Promote tasks that are due, or take them back by their retry policy (L3): at most `limit`, in small batches."""
+    size, left, swept = min(DUE_BATCH, store.capabilities.max_batch), limit, Swept()
+    while left > 0:
+        asked = min(left, size)
+        late = store.due(asked)
+        swept += _move_all(late, placement)
+        left = left - len(late) if len(late) >= asked else 0
+    return swept
+
+
+def _move_all(late: Sequence[TaskRecord], placement: Placement) -> Swept:
     placing = placement.placing()
     moves = [_move(task, placing) for task in late]
-    applied = placement.apply(moves)
+    applied = _apply(moves, placement)
     done = [move.change for move in moves if change_id(move.change) in applied]
     promoted = sum(isinstance(change, Promote) for change in done)
     failed = sum(isinstance(change, Expire) and change.delay is None for change in done)
     return Swept(promoted, len(done) - promoted - failed, failed)
+
+
+def _apply(moves: Sequence[Move], placement: Placement) -> set[TaskId]:
+    """Apply changes; the ids of those that took effect. One that the store cannot hold is found by halving, logged and
+    left out: it must not keep the others from being moved, in this batch and in each one to come."""
+    if not moves:
+        return set()
+    try:
+        return placement.apply(moves)
+    except SchemaError:  # the fault of no task
+        raise
+    except PermanentStoreError as error:
+        if len(moves) > 1:
+            middle = len(moves) // 2
+            return _apply(moves[:middle], placement) | _apply(moves[middle:], placement)
+        _log.error("task %s is due, but the store refuses its change: %s", change_id(moves[0].change), error)
+        return set()
 
 
 def _move(task: TaskRecord, placing: Placing) -> Move:
