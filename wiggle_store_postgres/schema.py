@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from itertools import islice
 
 from wiggle_core.errors import PermanentStoreError, SchemaError
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
+from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_store_postgres.connections import Connections, Session, connect
 from wiggle_store_postgres.errors import DRIVER_ERRORS, translate
 from wiggle_store_postgres.moment import moment
@@ -75,6 +77,7 @@ _FINDINGS = (
 )
 _SHOWN = 20
 _FINDING = f"SELECT id FROM $schema.{{table}} AS found WHERE {{condition}} LIMIT {_SHOWN}"
+_POLICIES = "SELECT DISTINCT retry FROM $schema.{table} WHERE retry IS NOT NULL"
 _ORPHANS = """
     SELECT count(*) FROM $schema.payload AS payload
     WHERE NOT EXISTS (SELECT FROM $schema.task AS task WHERE task.id = payload.id)
@@ -158,8 +161,19 @@ def _contradictions(session: Session) -> list[str]:
     for table, condition, message in _FINDINGS:
         rows = session.rows(_FINDING.format(table=table, condition=condition))
         found += [f"task {task_id!r} {message}" for (task_id,) in rows]
+    found += _unreadable_policies(session, "task", "has a retry policy that cannot be read")
+    found += _unreadable_policies(session, "history", "is in history with a retry policy that cannot be read")
     ((orphans,),) = session.rows(_ORPHANS)
     return found + ([f"{orphans} payloads belong to no task"] if orphans else [])
+
+
+def _unreadable_policies(session: Session, table: str, message: str) -> list[str]:
+    """What SQL cannot tell. There are few policies, however many tasks have one."""
+    policies = (text for (text,) in session.rows(_POLICIES.format(table=table)))
+    unreadable = [text for text in policies if not RetryPolicy.can_load(text)][:_SHOWN]
+    query = _FINDING.format(table=table, condition="retry = $1")
+    rows = (row for text in unreadable for row in session.rows(query, (text,)))
+    return [f"task {task_id!r} {message}" for (task_id,) in islice(rows, _SHOWN)]
 
 
 def schema_sql(place: Place) -> str:

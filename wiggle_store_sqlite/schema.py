@@ -5,9 +5,11 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
+from itertools import islice
 
 from wiggle_core.errors import PermanentStoreError
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
+from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_core.tasks.task import Clock
 from wiggle_store_sqlite.connections import (
     APPLICATION_ID,
@@ -53,6 +55,7 @@ _FINDINGS = (
 )
 _FINDING = "SELECT id FROM {table} WHERE {condition} LIMIT {limit}"
 _SHOWN = 20
+_POLICIES = "SELECT DISTINCT retry FROM {table} WHERE retry IS NOT NULL"
 _ORPHANS = """
     SELECT count(*) FROM payload
     WHERE number NOT IN (SELECT number FROM task) AND number NOT IN (SELECT number FROM history)
@@ -163,8 +166,19 @@ def _contradictions(connection: sqlite3.Connection) -> list[str]:
     for table, condition, message in _FINDINGS:
         query = _FINDING.format(table=table, condition=condition, limit=_SHOWN)
         found += [f"task {task_id!r} {message}" for (task_id,) in connection.execute(query).fetchall()]
+    found += _unreadable_policies(connection, "task", "has a retry policy that cannot be read")
+    found += _unreadable_policies(connection, "history", "is in history with a retry policy that cannot be read")
     ((orphans,),) = connection.execute(_ORPHANS).fetchall()
     return found + ([f"{orphans} payloads belong to no task"] if orphans else [])
+
+
+def _unreadable_policies(connection: sqlite3.Connection, table: str, message: str) -> list[str]:
+    """What SQL cannot tell. There are few policies, however many tasks have one."""
+    policies = (text for (text,) in connection.execute(_POLICIES.format(table=table)).fetchall())
+    unreadable = [text for text in policies if not RetryPolicy.can_load(text)][:_SHOWN]
+    query = _FINDING.format(table=table, condition="retry = ?", limit=_SHOWN)
+    rows = (row for text in unreadable for row in connection.execute(query, (text,)).fetchall())
+    return [f"task {task_id!r} {message}" for (task_id,) in islice(rows, _SHOWN)]
 
 
 def schema_sql() -> str:

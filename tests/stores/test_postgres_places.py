@@ -210,6 +210,7 @@ FINDINGS = {
     "UPDATE {s}.task SET state = 'LOST'": "task 'a' is live in a state that is settled or unknown",
     "UPDATE {s}.task SET state = 'RUNNING'": "task 'a' is RUNNING without a lease",
     "UPDATE {s}.task SET lease_until = 1": "task 'a' has a lease but is not RUNNING",
+    "UPDATE {s}.task SET retry = '[1]'": "task 'a' has a retry policy that cannot be read",
     "UPDATE {s}.task SET priority = -1": "task 'a' has a priority or attempt that no task can have",
     "DELETE FROM {s}.task": "1 payloads belong to no task",
     "DROP INDEX {s}.task_dispatch": "task_dispatch is missing",

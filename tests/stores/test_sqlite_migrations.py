@@ -151,6 +151,12 @@ def test_a_sound_store_has_no_findings(store: SqliteStore, path: Path) -> None:
         ),
         ("UPDATE history SET attributes = '[]'", "task 't0' is in history with attributes that cannot be read"),
         ("UPDATE task SET priority = -1 WHERE id = 't2'", "task 't2' has a priority or attempt that no task can have"),
+        ("UPDATE task SET retry = '[1]' WHERE id = 't2'", "task 't2' has a retry policy that cannot be read"),
+        (
+            "UPDATE task SET retry = '[\"a\",1,2,3,4]' WHERE id = 't2'",
+            "task 't2' has a retry policy that cannot be read",
+        ),
+        ("UPDATE history SET retry = 'x'", "task 't0' is in history with a retry policy that cannot be read"),
         ("DELETE FROM payload WHERE number = 3", "task 't2' has no payload"),
         ("INSERT INTO payload VALUES (99, 'null')", "1 payloads belong to no task"),
         ("DROP INDEX task_dispatch", "index task_dispatch is missing"),

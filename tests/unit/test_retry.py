@@ -54,3 +54,13 @@ def test_a_policy_is_stored_as_text() -> None:
     """L3: any node reads back what another one stored."""
     policy = RetryPolicy(7, timedelta(microseconds=3), 1.5, MAX_DELAY, 0.25)
     assert RetryPolicy.load(policy.dump()) == policy
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1", "null", "[1]", '["a",1,2,3,4]', "[1,1e400,2,3,4]", "[0,1,2,3,0]", "[" * 9_999]
+)
+def test_what_is_no_policy_is_a_value_error(text: str) -> None:
+    """L3: a stored policy that cannot be read is told by one error, whatever is wrong with it."""
+    assert not RetryPolicy.can_load(text)
+    with pytest.raises(ValueError, match=r"."):
+        RetryPolicy.load(text)

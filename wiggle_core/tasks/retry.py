@@ -59,9 +59,21 @@ class RetryPolicy:
 
     @classmethod
     def load(cls, text: str) -> RetryPolicy:
-        """The policy that `dump` wrote."""
-        attempts, first, multiplier, longest, jitter = json.loads(text)
-        return cls(attempts, timedelta(microseconds=first), multiplier, timedelta(microseconds=longest), jitter)
+        """The policy that `dump` wrote. Raises ValueError for any other text."""
+        try:
+            attempts, first, multiplier, longest, jitter = json.loads(text)
+            return cls(attempts, timedelta(microseconds=first), multiplier, timedelta(microseconds=longest), jitter)
+        except (TypeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"no retry policy: {error}") from None
+
+    @classmethod
+    def can_load(cls, text: str) -> bool:
+        """Whether `load` takes the text."""
+        try:
+            cls.load(text)
+        except ValueError:
+            return False
+        return True
 
 
 DEFAULT_RETRY = RetryPolicy()
