@@ -226,7 +226,7 @@ class Engine:
     # Time and waking
 
     def sweep(self, limit: int = DEFAULT_LIMIT) -> Swept:
-        """One pass: promote due tasks, take expired leases back, forget old history; at most `limit` of each."""
+        """One pass: at most `limit` due tasks promoted or taken back, and as many forgotten of old history."""
         moved = self.sweep_due(limit)
         return Swept(moved.promoted, moved.retried, moved.failed, self._purge(limit))
 
@@ -235,10 +235,13 @@ class Engine:
         return move_due(self.store, self._placement, limit)
 
     def tidy(self, limit: int = DEFAULT_LIMIT) -> None:
-        """The part of a sweep that nobody waits for: old history and workers that died long ago."""
+        """The part of a sweep that nobody waits for: all old history, `limit` tasks in a transaction."""
         while self._purge(limit) == limit:
             pass
-        forget_silent(self.store)
+
+    def forget_workers(self) -> int:
+        """Forget workers that died long ago without a word; how many they were."""
+        return forget_silent(self.store)
 
     def _purge(self, limit: int) -> int:
         return purge(self.store, self.settings.history_retention_seconds * 1_000_000, limit)

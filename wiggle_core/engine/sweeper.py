@@ -25,6 +25,9 @@ DUE_BATCH = 100
 PURGE_SECONDS = 10.0
 """How often a sweeper thread forgets old history: each time is a write transaction, also when nothing is old."""
 
+FORGET_SECONDS = 300.0
+"""How often it forgets workers that died long ago, for which every registration is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Swept:
@@ -101,9 +104,12 @@ def purge(store: Store, retention: int, limit: int = DEFAULT_LIMIT) -> int:
 class Sweeper:
     """A thread that sweeps every `interval` seconds, give or take a fifth so that nodes do not march in step."""
 
-    def __init__(self, sweep: Callable[[], Swept], tidy: Callable[[], None], interval: float) -> None:
+    def __init__(
+        self, sweep: Callable[[], Swept], chores: Sequence[tuple[Callable[[], object], float]], interval: float
+    ) -> None:
+        """`chores` are done beside the sweeps, each after the seconds beside it have passed again."""
         self._sweep = sweep
-        self._tidy = tidy
+        self._chores = chores
         self._interval = interval
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="wiggle-sweeper", daemon=True)
@@ -118,19 +124,20 @@ class Sweeper:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        tidy_at = monotonic()
+        due_at = [monotonic()] * len(self._chores)
         while not self._stopping.wait(self._interval * random.uniform(0.8, 1.2)):
             self._guarded(self._sweep_all)
-            if monotonic() >= tidy_at:
-                self._guarded(self._tidy)
-                tidy_at = monotonic() + PURGE_SECONDS
+            for number, (chore, pause) in enumerate(self._chores):
+                if monotonic() >= due_at[number]:
+                    self._guarded(chore)
+                    due_at[number] = monotonic() + pause
 
     def _sweep_all(self) -> None:
         # A pass that moved tasks may have met its limit: tasks that are due together must not wait for each other.
         while self._sweep().moved and not self._stopping.is_set():
             pass
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[[], object]) -> None:
         try:
             action()
         except StoreError as error:

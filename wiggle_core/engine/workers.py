@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from wiggle_core.criteria.builder import QueueCriteria
 from wiggle_core.criteria.wire import criteria_from_object, criteria_to_object
+from wiggle_core.errors import CriteriaError
 from wiggle_core.stores.store import Document, Store
+
+T = TypeVar("T")
+_log = logging.getLogger("wiggle.engine")
 
 KIND = "worker"
 MISSED_HEARTBEATS = 3
 """A worker whose last heartbeat is older than this many is not live."""
 FORGOTTEN_HEARTBEATS = 360
 """A worker that died without a word is forgotten after this many: an hour of the default ones."""
+_ASSUMED_HEARTBEAT = 10_000_000
+"""That of a registration which does not tell it: the default of a worker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +53,38 @@ class Registration:
 
     @classmethod
     def load(cls, text: str) -> Registration:
-        """The registration that `dump` wrote."""
+        """The registration that `dump` wrote. Raises ValueError or CriteriaError for any other text."""
+        body = _read(text)
+        criteria = tuple(criteria_from_object(each) for each in _typed(body, "criteria", list))
+        steps = _typed(body, "steps", list)
+        if not all(isinstance(step, str) for step in steps):
+            raise ValueError("steps: text is expected")
+        return cls(
+            id=_typed(body, "id", str),
+            host=_typed(body, "host", str),
+            pid=_typed(body, "pid", int),
+            criteria=criteria,
+            steps=tuple(steps),
+            heartbeat=_typed(body, "heartbeat", int),
+            started_at=_typed(body, "started_at", int),
+        )
+
+
+def _read(text: str) -> dict[str, object]:
+    try:
         body = json.loads(text)
-        criteria = tuple(criteria_from_object(each) for each in body["criteria"])
-        steps, heartbeat, started_at = tuple(body["steps"]), body["heartbeat"], body["started_at"]
-        return cls(body["id"], body["host"], body["pid"], criteria, steps, heartbeat, started_at)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(body, dict):
+        raise ValueError("an object is expected")
+    return body
+
+
+def _typed(body: dict[str, object], key: str, kind: type[T]) -> T:
+    value = body.get(key)
+    if not isinstance(value, kind):
+        raise ValueError(f"{key}: {kind.__name__} is expected")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +112,10 @@ def unregister(store: Store, key: str) -> None:
 
 
 def list_workers(store: Store) -> list[WorkerInfo]:
-    """All registered workers by id, those that went silent included."""
+    """All registered workers by id, those that went silent included. A registration that cannot be read, as one of a
+    newer version may be, is left out and told in the log."""
     now = store.now()
-    found = [_describe(document, now) for document in store.list_documents(KIND)]
+    found = list(_readable(store.list_documents(KIND), now))
     return sorted(found, key=lambda each: (each.id, each.registration.started_at))
 
 
@@ -89,6 +126,15 @@ def forget_silent(store: Store) -> int:
     return sum(store.delete_document(KIND, each.key) for each in silent)
 
 
+def _readable(documents: list[Document], now: int) -> Iterator[WorkerInfo]:
+    for document in documents:
+        try:
+            yield _describe(document, now)
+        except (ValueError, CriteriaError) as error:
+            # Whether it is live cannot be told either, so what it takes may be shown as taken by nobody.
+            _log.warning("the registration %r of a worker cannot be read by this version: %s", document.key, error)
+
+
 def _describe(document: Document, now: int) -> WorkerInfo:
     registration = Registration.load(document.body)
     is_live = now - document.updated_at < MISSED_HEARTBEATS * registration.heartbeat
@@ -97,4 +143,8 @@ def _describe(document: Document, now: int) -> WorkerInfo:
 
 def _age(document: Document, now: int) -> float:
     """The time since the last heartbeat, in heartbeats."""
-    return (now - document.updated_at) / max(1, int(json.loads(document.body)["heartbeat"]))
+    try:
+        heartbeat = _typed(_read(document.body), "heartbeat", int)
+    except ValueError:
+        heartbeat = _ASSUMED_HEARTBEAT
+    return (now - document.updated_at) / max(1, heartbeat)

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from uuid import uuid4
 
 from wiggle_core.engine.engine import Engine
-from wiggle_core.engine.sweeper import Sweeper
+from wiggle_core.engine.sweeper import FORGET_SECONDS, PURGE_SECONDS, Sweeper
 from wiggle_core.engine.workers import Registration, register, unregister
 from wiggle_core.errors import AmbiguousStoreError, StoreError, TransientStoreError
 from wiggle_core.tasks.outcome import Release
@@ -75,7 +75,8 @@ class Shift:
         )
         self._settler = Settler(self._outbox, ledger, engine.report, sleep)
         self._heartbeat = Heartbeat(self._beat, options.heartbeat)
-        self._sweeper = Sweeper(engine.sweep_due, engine.tidy, settings.sweep_interval_millis / 1_000)
+        chores = (engine.tidy, PURGE_SECONDS), (engine.forget_workers, FORGET_SECONDS)
+        self._sweeper = Sweeper(engine.sweep_due, chores, settings.sweep_interval_millis / 1_000)
         self._poller_thread = Thread(target=self._poller.run, name="wiggle-poller", daemon=True)
         self._settler_thread = Thread(target=self._settler.run, name="wiggle-settler", daemon=True)
         self._handler_threads = [

@@ -19,6 +19,7 @@ SECOND = 1_000_000
 START = 1_800_000_000 * SECOND
 HEARTBEAT = 10 * SECOND
 amount = Task.attr("total", Decimal)
+GOOD = Registration("new", "host", 7, (QueueCriteria("r", Task.step == "s"),), ("*",), HEARTBEAT, START).dump()
 
 
 class HandClock:
@@ -82,8 +83,42 @@ def test_the_dead_are_forgotten(engine: Engine, clock: HandClock) -> None:
     clock.now += 360 * HEARTBEAT
     assert forget_silent(engine.store) == 0
     clock.now += 1
-    engine.tidy()
+    assert engine.forget_workers() == 1
     assert list_workers(engine.store) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "null",
+        "[" * 9_999,
+        "{}",
+        '{"heartbeat": "often"}',
+        GOOD.replace('"="', '"of a newer version"'),
+        GOOD.replace('["*"]', '[["*"]]'),
+        GOOD.replace('"new"', "null"),
+    ],
+)
+def test_a_registration_that_cannot_be_read_harms_nobody(
+    engine: Engine, clock: HandClock, caplog: pytest.LogCaptureFixture, body: str
+) -> None:
+    """Section 8: one of a newer version, or that something else wrote, is left out, named, and forgotten in time."""
+    engine.store.put_document("worker", "of another", GOOD)
+    assert [each.id for each in engine.workers()] == ["new"]
+    engine.store.put_document("worker", "of another", body)
+    assert body != GOOD
+    join(engine, "a", [QueueCriteria("q")])
+    enqueue(engine)
+    engine.enqueue("r", "s")
+    assert [each.id for each in engine.workers()] == ["a"]
+    assert [each.queue for each in engine.backlog().uncovered] == ["r"]
+    assert "the registration 'of another' of a worker cannot be read" in caplog.text
+    clock.now += 360 * HEARTBEAT
+    assert engine.forget_workers() == 0
+    clock.now += 1
+    assert engine.forget_workers() == 2
+    assert engine.store.list_documents("worker") == []
 
 
 def test_without_workers_everything_is_uncovered(engine: Engine) -> None:

@@ -108,7 +108,16 @@ def test_the_facade_does_what_the_engine_does() -> None:
 
 def test_the_facade_has_the_engines_signatures() -> None:
     """Section 8: whatever a client may ask, with the same arguments."""
-    threads_only = {"claim_routes", "report", "subscribe", "subscribe_routes", "sweep_due", "tidy", "wake"}
+    threads_only = {
+        "claim_routes",
+        "forget_workers",
+        "report",
+        "subscribe",
+        "subscribe_routes",
+        "sweep_due",
+        "tidy",
+        "wake",
+    }
     methods = {name for name in vars(Engine) if not name.startswith("_")} - threads_only
     assert methods == {name for name in vars(AsyncEngine) if not name.startswith("_")}
     for name in methods:

@@ -211,6 +211,7 @@ def work(recorded: Recorded, wording: Rewording) -> set[str]:
     engine.sweep()
     engine.backlog()
     engine.tidy()
+    engine.forget_workers()
     return calls.names
 
 
