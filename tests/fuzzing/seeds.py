@@ -32,7 +32,7 @@ def _payloads(value: object) -> list[object]:
 
 _LINE = {
     "queue": "q", "step": "s", "payload": {"a": 1.50, "b": [None, "é"]}, "workflow": "w", "version": 1, "node": "n",
-    "kind": "task", "correlation_id": "c", "id": "i", "instance_id": "j", "priority": 5, "delay": 1.5,
+    "kind": "task", "correlation_id": "c", "id": "i", "priority": 5, "delay": 1.5,
     "retry": {"max_attempts": 3, "initial_backoff": 1, "multiplier": 2.0, "max_backoff": 60, "jitter": 0.5},
 }  # fmt: skip
 _TIMED = {"queue": "q", "step": "s", "ready_at": "2026-03-05T12:00:00.000001+02:00", "payload": "x"}

@@ -40,8 +40,8 @@ def enqueue(
 ) -> None:
     """Enqueue tasks from JSON lines.
 
-    Keys: queue and step; optional payload, workflow, version, node, kind, correlation_id, id, instance_id, priority,
-    delay (seconds) or ready_at (RFC 3339), retry. A task whose id is known is left alone. The first bad line ends the
+    Keys: queue and step; optional payload, workflow, version, node, kind, correlation_id, id, priority, delay
+    (seconds) or ready_at (RFC 3339), retry. A task whose id is known is left alone. The first bad line ends the
     command with code 2; the tasks before it are enqueued.
     """
     with opened_engine(store) as engine, _progress(file, as_json) as progress:

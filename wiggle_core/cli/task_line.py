@@ -67,7 +67,6 @@ class TaskLine(BaseModel):
     kind: str = "task"
     correlation_id: str | None = None
     id: str | None = None
-    instance_id: str | None = None
     priority: int = 0
     delay: Seconds | None = None
     ready_at: Instant | None = None

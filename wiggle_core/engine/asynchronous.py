@@ -60,7 +60,6 @@ class AsyncEngine:
         priority: int = 0,
         delay: timedelta | None = None,
         ready_at: datetime | None = None,
-        instance_id: str | None = None,
         retry: RetryPolicy | None = None,
     ) -> TaskId:
         """As `Engine.enqueue`."""
@@ -78,7 +77,6 @@ class AsyncEngine:
             priority=priority,
             delay=delay,
             ready_at=ready_at,
-            instance_id=instance_id,
             retry=retry,
         )
 

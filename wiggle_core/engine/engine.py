@@ -108,7 +108,6 @@ class Engine:
         priority: int = 0,
         delay: timedelta | None = None,
         ready_at: datetime | None = None,
-        instance_id: str | None = None,
         retry: RetryPolicy | None = None,
     ) -> TaskId:
         """Store one task and return its id; a no-op when a task of that id is known (L4).
@@ -117,7 +116,7 @@ class Engine:
         """
         new = NewTask(
             queue, step, payload, workflow, version, node, kind, correlation_id, id, priority, delay, ready_at,
-            instance_id, retry,
+            retry,
         )  # fmt: skip
         ids, _ = self._placement.enqueue([new])
         return ids[0]

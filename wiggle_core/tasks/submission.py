@@ -26,8 +26,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to enqueue. `delay` or `ready_at` (an aware datetime), not both, makes it wait; `id` and `instance_id`
-    are made when not given. Checked when it is enqueued."""
+    """A task to enqueue. `delay` or `ready_at` (an aware datetime), not both, makes it wait; `id` is made when not
+    given. Checked when it is enqueued."""
 
     queue: str
     step: str
@@ -41,7 +41,6 @@ class NewTask:
     priority: int = 0
     delay: timedelta | None = None
     ready_at: datetime | None = None
-    instance_id: str | None = None
     retry: RetryPolicy | None = None
 
 
@@ -53,7 +52,7 @@ def admit(new: NewTask, now: int, attributes_of: AttributesOf, longest: int = MA
     workflow, version = _optional_name("workflow", new.workflow), _version(new.version)
     payload = dump_payload(new.payload, longest)
     ready_at = now if new.delay is None and new.ready_at is None else _ready_at(new, now)
-    task_id = new_task_id() if new.id is None else _identity("id", new.id)
+    task_id = new_task_id() if new.id is None else _text("id", new.id, 1, MAX_ID)
     return TaskRecord(
         id=task_id,
         queue=_queue(new.queue),
@@ -69,7 +68,8 @@ def admit(new: NewTask, now: int, attributes_of: AttributesOf, longest: int = MA
         node=_optional_name("node", new.node),
         kind=_name("kind", new.kind, 1),
         correlation_id=_optional_text("correlation_id", new.correlation_id),
-        instance_id=task_id if new.instance_id is None else _identity("instance_id", new.instance_id),
+        # An instance of its own: `created_at` is that of the instance (C1), and so is now.
+        instance_id=task_id,
         retry=DEFAULT_RETRY if new.retry is None else _retry(new.retry),
     )
 
@@ -122,10 +122,6 @@ def _text(field: str, value: object, shortest: int = 0, longest: int = MAX_TEXT)
     if len(checked) < shortest:
         raise TaskRejected(field, "is empty")
     return checked
-
-
-def _identity(field: str, value: object) -> str:
-    return _text(field, value, 1, MAX_ID)
 
 
 def _priority(value: object) -> int:

@@ -39,7 +39,7 @@ def test_every_key_reaches_the_task(wiggle: Wiggle, store: str, tmp_path: Path) 
     """Section 8: what `Engine.enqueue` takes, a line can say; times in seconds and RFC 3339."""
     line = {
         "queue": "q", "step": "s", "payload": {"a": [1, "é", None]}, "workflow": "w", "version": 3, "node": "n",
-        "kind": "k", "correlation_id": "c", "id": "t1", "instance_id": "i", "priority": 7,
+        "kind": "k", "correlation_id": "c", "id": "t1", "priority": 7,
         "ready_at": "9999-01-01T00:00:00+01:00",
         "retry": {"max_attempts": 2, "initial_backoff": 0.5, "multiplier": 1, "max_backoff": 60, "jitter": 0},
     }  # fmt: skip
@@ -48,7 +48,7 @@ def test_every_key_reaches_the_task(wiggle: Wiggle, store: str, tmp_path: Path) 
     task = stored(store, "t1")
     assert (task.queue, task.step, json.loads(task.payload)) == ("q", "s", {"a": [1, "é", None]})
     assert (task.workflow, task.version, task.node, task.kind) == ("w", 3, "n", "k")
-    assert (task.correlation_id, task.instance_id, task.priority) == ("c", "i", 7)
+    assert (task.correlation_id, task.instance_id, task.priority) == ("c", "t1", 7)
     assert (task.state, task.ready_at) == (State.SCHEDULED, 253370761200 * 1_000_000)
     assert task.retry == RetryPolicy(2, timedelta(seconds=0.5), 1, timedelta(seconds=60), 0)
 
@@ -111,6 +111,7 @@ BAD: list[tuple[Any, str]] = [  # Any: lines of every kind
     ({"step": "s"}, "queue: Field required"),
     ({"queue": "q"}, "step: Field required"),
     (PLAIN | {"colour": "red"}, "colour: no such key"),
+    (PLAIN | {"instance_id": "i"}, "instance_id: no such key"),
     (PLAIN | {"queue": "a\u0007b"}, "queue: a queue's name has no control characters"),
     (PLAIN | {"queue": ""}, "queue: a queue needs a name"),
     (PLAIN | {"queue": 5}, "queue: Input should be a valid string"),

@@ -54,7 +54,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("id", {"id": ""}),
     ("id", {"id": "i" * 65}),
     ("id", {"id": "a\0"}),
-    ("instance_id", {"instance_id": ""}),
     ("priority", {"priority": -1}),
     ("priority", {"priority": 2**31}),
     ("priority", {"priority": True}),
@@ -110,12 +109,11 @@ def test_the_bounds_themselves_are_accepted(engine: Engine) -> None:
         correlation_id="\t",
         id="i" * 64,
         priority=2**31 - 1,
-        instance_id="x",
     )
     task = engine.get(task_id)
     assert task is not None
     assert (task.id, task.queue, task.step, task.node) == ("i" * 64, "𝄞" * 255, "s" * 255, "")
-    assert (task.version, task.priority, task.instance_id) == (-(2**63), 2**31 - 1, "x")
+    assert (task.version, task.priority) == (-(2**63), 2**31 - 1)
 
 
 def test_a_payload_of_just_the_limit_is_accepted(engine: Engine) -> None:

@@ -232,7 +232,6 @@ def enqueue_all_kinds(engine: Engine, wording: Rewording, queue: str) -> list[Qu
             node=text,
             kind=text,
             correlation_id=text,
-            instance_id=text[:60],
             id=f"{number}{text}"[:60],
             priority=wording.whole() % 2**31,
             delay=None if number else timedelta(seconds=30),
