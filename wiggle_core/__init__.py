@@ -8,6 +8,7 @@ from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import ValueType
 from wiggle_core.engine.asynchronous import AsyncEngine
 from wiggle_core.engine.engine import Engine, Enqueued, open_engine
+from wiggle_core.engine.misses import AttributeMiss
 from wiggle_core.errors import (
     AmbiguousStoreError,
     CriteriaError,
@@ -27,7 +28,7 @@ from wiggle_core.errors import (
     WiggleError,
     WorkerRejected,
 )
-from wiggle_core.tasks.attributes import Attribute
+from wiggle_core.tasks.attributes import Attribute, Miss
 from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
 from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_core.tasks.submission import NewTask
@@ -39,6 +40,7 @@ __all__ = [
     "AmbiguousStoreError",
     "AsyncEngine",
     "Attribute",
+    "AttributeMiss",
     "CriteriaError",
     "DeclarationError",
     "Done",
@@ -49,6 +51,7 @@ __all__ = [
     "InvalidStoreUrl",
     "Lease",
     "LeaseLost",
+    "Miss",
     "NewTask",
     "Outcome",
     "PermanentError",

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from wiggle_core.criteria.check import MAX_LONG, MIN_LONG, check_text
 from wiggle_core.criteria.tree import Value, ValueType
+from wiggle_core.engine.misses import Misses
 from wiggle_core.errors import CriteriaError, DeclarationError, RevisionConflict
 from wiggle_core.stores.store import Store
 from wiggle_core.tasks.attributes import Attribute, Declaration
@@ -21,9 +22,10 @@ class Declarations:
     """The declarations of one store. One that was found is kept, for it never changes; a missing one is asked for
     again by each call, so that what another process declares is seen at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, misses: Misses) -> None:
         self._store = store
         self._known: dict[_Key, Declaration] = {}
+        self._misses = misses
 
     def declare(self, workflow: str, version: int, attributes: Iterable[Attribute]) -> None:
         """Store a declaration; the same again is a no-op. Raises DeclarationError for another one of that version."""
@@ -56,29 +58,38 @@ class Declarations:
 
     def reading(self) -> Reading:
         """The view of one call, or one batch."""
-        return Reading(self)
+        return Reading(self, self._misses)
 
 
 class Reading:
     """One call's view of the declarations, in which a missing one is asked for once."""
 
-    __slots__ = ("_declarations", "_found")
+    __slots__ = ("_declarations", "_found", "_misses")
 
-    def __init__(self, declarations: Declarations) -> None:
+    def __init__(self, declarations: Declarations, misses: Misses) -> None:
         self._declarations = declarations
+        self._misses = misses
         self._found: dict[_Key, Declaration | None] = {}
 
     def attributes(
         self, workflow: str | None, version: int | None, payload: str, present: Mapping[str, Value] | None = None
     ) -> Mapping[str, Value]:
-        """The attributes to store with a payload's JSON text (A2); `present` ones stay where nothing is declared."""
+        """The attributes to store with a payload's JSON text (A2); `present` ones stay where nothing is declared.
+
+        What is declared and absent is counted (A3).
+        """
         if workflow is None or version is None:
             return present or {}
         key = workflow, version
         if key not in self._found:
             self._found[key] = self._declarations.find(workflow, version)
         declaration = self._found[key]
-        return (present or {}) if declaration is None else declaration.extract(payload).values
+        if declaration is None:
+            return present or {}
+        extracted = declaration.extract(payload)
+        if extracted.misses:
+            self._misses.add(workflow, version, extracted.misses)
+        return extracted.values
 
 
 def _check_name(workflow: object, version: object) -> None:

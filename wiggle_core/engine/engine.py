@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -12,6 +12,7 @@ from uuid import uuid4
 from wiggle_core.criteria.builder import QueueCriteria
 from wiggle_core.engine.coverage import DEFAULT_CAP, DEFAULT_SAMPLES, Backlog, read_backlog
 from wiggle_core.engine.declarations import Declarations
+from wiggle_core.engine.misses import AttributeMiss, Misses
 from wiggle_core.engine.placement import Placement, parts
 from wiggle_core.engine.routes import plan, route_of
 from wiggle_core.engine.settling import accepted, settlement
@@ -66,7 +67,8 @@ class Engine:
         self.store = store
         self.settings = settings or Settings.from_environment()
         self._subscriptions = Subscriptions()
-        self._declarations = Declarations(store)
+        self._misses = Misses()
+        self._declarations = Declarations(store, self._misses)
         longest = self.settings.payload_max_bytes
         self._placement = Placement(store, self._declarations, self._subscriptions, longest)
 
@@ -221,6 +223,11 @@ class Engine:
     def backlog(self, *, cap: int = DEFAULT_CAP, samples: int = DEFAULT_SAMPLES) -> Backlog:
         """The ready tasks by workflow, version and queue, and those that no live worker takes, with the reason."""
         return read_backlog(self.store, self.workers(), cap, samples)
+
+    def attribute_misses(self) -> Mapping[AttributeMiss, int]:
+        """How often a declared attribute was absent, by the reason, in the tasks that this engine enqueued or made
+        ready since it was opened (A3). Each time a payload is read counts."""
+        return self._misses.read()
 
     # Time and waking
 

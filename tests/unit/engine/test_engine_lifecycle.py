@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from wiggle_core import (
+    AttributeMiss,
     CriteriaError,
     Done,
     Engine,
     Fail,
     LeaseLost,
+    Miss,
     NewTask,
-    PermanentStoreError,
     QueueCriteria,
     Release,
     Retry,
     RetryPolicy,
-    SchemaError,
     State,
     Task,
     TaskRecord,
@@ -28,7 +29,6 @@ from wiggle_core import (
 )
 from wiggle_core.engine.sweeper import Swept
 from wiggle_core.stores.memory import MemoryStore
-from wiggle_core.stores.store import Change, change_id
 from wiggle_core.tasks.attributes import Attribute
 
 START = 1_800_000_000_000_000
@@ -272,70 +272,6 @@ def test_sweep_is_bounded(engine: Engine, clock: HandClock) -> None:
     assert [engine.sweep(2).promoted, Engine(engine.store).sweep(2).promoted, engine.sweep(2).promoted] == [2, 2, 1]
 
 
-class Refusing(MemoryStore):
-    """A store that cannot hold the next state of some tasks, and notes how many it was asked for at once."""
-
-    def __init__(self, clock: HandClock) -> None:
-        super().__init__(clock)
-        self.refused: set[str] = set()
-        self.asked: list[int] = []
-
-    def due(self, limit: int) -> list[TaskRecord]:
-        self.asked.append(limit)
-        return super().due(limit)
-
-    def apply(self, changes: Sequence[Change]) -> set[str]:
-        if self.refused & set(map(change_id, changes)):
-            raise PermanentStoreError("too large")
-        return super().apply(changes)
-
-
-def test_a_sweep_moves_small_batches(clock: HandClock) -> None:
-    """Section 8: tasks come with payloads of up to a megabyte, so few at a time; the limit is that of the whole."""
-    store = Refusing(clock)
-    engine = Engine(store)
-    engine.enqueue_many(NewTask("q", "s", delay=timedelta(seconds=1)) for _ in range(260))
-    clock.pass_seconds(1)
-    assert engine.sweep_due(250) == Swept(promoted=250)
-    assert store.asked == [100, 100, 50]
-    assert engine.sweep() == Swept(promoted=10)
-    assert store.asked == [100, 100, 50, 100]
-
-
-def test_a_change_that_the_store_refuses_holds_up_no_other(clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
-    """L3: the others of its batch are promoted and taken back; the one to blame is named in the log."""
-    store = Refusing(clock)
-    engine = Engine(store)
-    for number in range(8):
-        engine.enqueue("q", "s", id=f"t{number}", delay=timedelta(seconds=1) if number < 5 else None, retry=PLAIN)
-    engine.claim("w", [ALL], limit=3, lease=timedelta(seconds=1))
-    store.refused = {"t3", "t6"}
-    clock.pass_seconds(1)
-    assert engine.sweep() == Swept(promoted=4, retried=2)
-    assert sorted(each.id for each in engine.find(ALL, [State.SCHEDULED, State.RUNNING])) == ["t3", "t5", "t6", "t7"]
-    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["task t3 is due", "task t6 is due"]
-    store.refused = set()
-    clock.pass_seconds(5)
-    assert engine.sweep() == Swept(promoted=1, retried=1)
-
-
-def test_a_missing_schema_is_no_fault_of_a_task(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Section 8: then the sweep fails as a whole, and is not tried with each task."""
-    engine = Engine(MemoryStore(clock))
-    engine.enqueue_many(NewTask("q", "s", delay=timedelta(seconds=1)) for _ in range(9))
-    clock.pass_seconds(1)
-    calls: list[int] = []
-
-    def fail(changes: Sequence[Change]) -> set[str]:
-        calls.append(len(changes))
-        raise SchemaError("the schema is newer")
-
-    monkeypatch.setattr(engine.store, "apply", fail)
-    with pytest.raises(SchemaError):
-        engine.sweep()
-    assert calls == [9]
-
-
 def test_claim_is_planned(engine: Engine) -> None:
     """O1: the order holds over all criteria together; a queue twice is refused, what matches nothing is left out."""
     for number, queue in enumerate("abab"):
@@ -376,6 +312,36 @@ def test_attributes_are_read_each_time_a_task_becomes_ready(
     task = stored(engine, "a")
     assert (task.state, task.attributes) == (State.READY, {"n": 5})
     assert woken == ["n"]
+
+
+def test_what_is_declared_and_absent_is_counted(engine: Engine, clock: HandClock) -> None:
+    """A3: by workflow version, attribute and reason, each time that a payload is read."""
+    declared = [Attribute("n", int, "n"), Attribute("s", str, "s")]
+    for version in (1, 2):
+        engine.declare("w", version=version, attributes=declared)
+    engine.enqueue("q", "s", {"n": 1, "s": "x"}, workflow="w", version=1)
+    engine.enqueue("q", "s", {}, workflow="w", version=3)
+    assert engine.attribute_misses() == {}
+    engine.enqueue_many(NewTask("r", "s", {"n": "x", "s": None}, "w", 1) for _ in range(3))
+    before = engine.attribute_misses()
+    unfit, unresolved = AttributeMiss("w", 1, "n", Miss.UNFIT), AttributeMiss("w", 1, "s", Miss.UNRESOLVED)
+    assert before == {unfit: 3, unresolved: 3}
+    engine.enqueue("q", "s", {"s": 1, "n": 1}, workflow="w", version=2, delay=timedelta(seconds=1))
+    clock.pass_seconds(1)
+    assert engine.sweep() == Swept(promoted=1)
+    engine.settle(claim_one(engine, QueueCriteria("r")), Release())
+    other = AttributeMiss("w", 2, "s", Miss.UNFIT)
+    assert engine.attribute_misses() == {unfit: 4, unresolved: 4, other: 2}
+    assert before == {unfit: 3, unresolved: 3}
+
+
+def test_misses_of_several_threads_are_all_counted(engine: Engine) -> None:
+    """A3: an engine is shared by the threads of a process."""
+    engine.declare("w", version=1, attributes=[Attribute("n", int, "n")])
+    tasks = [NewTask("q", "s", {}, "w", 1) for _ in range(200)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(engine.enqueue_many, [tasks] * 8))
+    assert engine.attribute_misses() == {AttributeMiss("w", 1, "n", Miss.UNRESOLVED): 1_600}
 
 
 def test_attributes_given_without_a_declaration_stay(engine: Engine) -> None:

@@ -109,6 +109,7 @@ def test_the_facade_does_what_the_engine_does() -> None:
 def test_the_facade_has_the_engines_signatures() -> None:
     """Section 8: whatever a client may ask, with the same arguments."""
     threads_only = {
+        "attribute_misses",
         "claim_routes",
         "forget_workers",
         "report",
