@@ -26,6 +26,7 @@ PATIENCE = 0.005
 """Seconds that a group waits for more; with GROUP, what a crash may run again."""
 LONGEST_PAUSE = 2.0
 _NEVER = 1 << 62
+_FOREVER = float("inf")
 
 
 class Outbox:
@@ -53,11 +54,20 @@ class Outbox:
         self._is_closed = True
         self._bell.put(None)
 
-    def next_group(self) -> list[Report]:
-        """The next outcomes: when there are 100, or 5 ms after the first. Empty when closed and read to the end."""
+    @property
+    def is_drained(self) -> bool:
+        """Whether it is closed and read to the end."""
+        return self._is_closed and not self._waiting
+
+    def next_group(self, longest: float | None = None) -> list[Report]:
+        """The next outcomes: when there are 100, or 5 ms after the first. Empty when it is drained, or when none came
+        for `longest` seconds."""
         while not self._waiting and not self._is_closed:
-            self._await(1, None)
-        self._await(GROUP, PATIENCE)
+            self._await(1, longest)
+            if longest is not None:
+                break
+        if self._waiting:
+            self._await(GROUP, PATIENCE)
         return [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
 
     def _await(self, enough: int, timeout: float | None) -> None:
@@ -86,25 +96,45 @@ class Settler:
         pause: Callable[[float], object],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.give_up_at = float("inf")
+        self.give_up_at = _FOREVER
         """Not tried again after this time, whatever the leases say: set when the worker stops."""
         self._outbox = outbox
         self._ledger = ledger
         self._report = report
         self._pause = pause
         self._clock = clock
+        self._refused: list[tuple[Report, float]] = []
+        self._refused_backoff = Backoff(FIRST_WAIT, LONGEST_PAUSE)
+        self._refused_due_at = 0.0
 
     def run(self) -> None:
         """Settle until the outbox is closed and empty."""
-        while group := self._outbox.next_group():
-            try:
-                self._settle(group)
-            except Exception:
-                _log.exception("%d outcomes could not be settled; their tasks will be run again", len(group))
-                self._ledger.give_up(group)
+        while (group := self._next_group()) or self._refused:
+            self._settle_guarded(group, _FOREVER)
+            if self._refused and self._clock() >= self._refused_due_at:
+                self._try_refused()
 
-    def _settle(self, group: Sequence[Report]) -> None:
-        backoff, refused_until = Backoff(FIRST_WAIT, LONGEST_PAUSE), float("inf")
+    def _next_group(self) -> Sequence[Report]:
+        """What to settle next; nothing when it is time to try again what was refused."""
+        if not self._refused:
+            self._refused_backoff.reset()
+            return self._outbox.next_group()
+        wait = max(0.0, self._refused_due_at - self._clock())
+        # With many refused it is not the outcome that is to blame: read no more, so that no more is claimed.
+        if self._outbox.is_drained or len(self._refused) > GROUP:
+            self._pause(wait)
+            return ()
+        return self._outbox.next_group(wait)
+
+    def _settle_guarded(self, group: Sequence[Report], until: float) -> None:
+        try:
+            self._settle(group, until)
+        except Exception:
+            _log.exception("%d outcomes could not be settled; their tasks will be run again", len(group))
+            self._ledger.give_up(group)
+
+    def _settle(self, group: Sequence[Report], until: float) -> None:
+        backoff = Backoff(FIRST_WAIT, LONGEST_PAUSE)
         while group:
             try:
                 accepted = self._report([(context.task, outcome) for context, outcome in group])
@@ -112,23 +142,37 @@ class Settler:
                 self._ledger.count("errors")
                 _log.warning("settling %d outcomes failed: %s", len(group), error)
                 if isinstance(error, PermanentStoreError):
-                    if len(group) > 1:
-                        self._settle_halves(group)
-                        return
-                    # The heartbeat goes on extending its lease, and all other outcomes wait behind it.
-                    refused_until = min(refused_until, group[0][0].sure_until)
-                group = self._worth_another_try(group, refused_until)
+                    self._settle_apart(group, until)
+                    return
+                group = self._worth_another_try(group, until)
                 if group:
                     self._pause(backoff.next())
             else:
                 self._ledger.settle(group, accepted)
                 return
 
-    def _settle_halves(self, group: Sequence[Report]) -> None:
-        """One outcome that the store cannot hold must not keep the others from being settled."""
-        middle = len(group) // 2
-        self._settle(group[:middle])
-        self._settle(group[middle:])
+    def _settle_apart(self, group: Sequence[Report], until: float) -> None:
+        """One outcome that the store cannot hold must not keep the others from being settled: it is found by halving,
+        and set aside until they are."""
+        if len(group) > 1:
+            middle = len(group) // 2
+            self._settle_guarded(group[:middle], until)
+            self._settle_guarded(group[middle:], until)
+            return
+        # Not for ever, though the heartbeat goes on extending its lease.
+        until = min(until, group[0][0].sure_until)
+        if self._worth_another_try(group, until):
+            self._set_aside(group[0], until)
+
+    def _set_aside(self, report: Report, until: float) -> None:
+        if not self._refused:
+            self._refused_due_at = self._clock() + self._refused_backoff.next()
+        self._refused.append((report, until))
+
+    def _try_refused(self) -> None:
+        refused, self._refused = self._refused, []
+        for report, until in refused:
+            self._settle_guarded([report], until)
 
     def _worth_another_try(self, group: Sequence[Report], until: float) -> Sequence[Report]:
         """Those whose lease may still be held, before `until`."""

@@ -27,6 +27,7 @@ class Bench:
         self.groups: list[list[TaskId]] = []
         self.trouble: Callable[[Collection[TaskId]], None] = lambda ids: None
         self.gone: set[TaskId] = set()
+        self.settled_at: dict[TaskId, float] = {}
         self.counts = Counts()
         self.ledger = Ledger(self.counts)
         self.outbox = Outbox()
@@ -36,6 +37,7 @@ class Bench:
         ids = [task.id for task, _ in reports]
         self.groups.append(ids)
         self.trouble(ids)
+        self.settled_at |= dict.fromkeys(ids, self.now)
         return set(ids) - self.gone
 
     def pause(self, seconds: float) -> None:
@@ -138,6 +140,55 @@ def test_one_bad_outcome_does_not_hold_up_the_others(bench: Bench) -> None:
         bench.finish(number, sure_until=1.0)
     bench.run()
     assert (bench.counts.done, bench.counts.dropped) == (39, 1)
+
+
+def test_a_refused_outcome_waits_for_the_others(bench: Bench) -> None:
+    """Section 8: the rest of its group, and the groups behind it, are settled before it is tried again."""
+
+    def refuse(ids: Collection[TaskId]) -> None:
+        if {"000", "041"} & set(ids):
+            raise PermanentStoreError("no")
+
+    bench.trouble = refuse
+    for number in range(300):
+        bench.finish(number)
+    bench.run()
+    assert (bench.counts.done, bench.counts.dropped) == (298, 2)
+    last = next(at for at, group in enumerate(bench.groups) if "299" in group)
+    assert bench.groups[:last].count(["000"]) == bench.groups[:last].count(["041"]) == 1
+    assert bench.settled_at["299"] == 0
+    assert 30 <= bench.now < 35
+
+
+def test_what_was_refused_for_a_while_is_settled(bench: Bench) -> None:
+    """Section 8: a table that was full, say, is made larger within the lease."""
+
+    def refuse(ids: Collection[TaskId]) -> None:
+        if "001" in ids and bench.now < 5:
+            raise PermanentStoreError("no")
+
+    bench.trouble = refuse
+    for number in range(3):
+        bench.finish(number)
+    bench.run()
+    assert (bench.counts.done, bench.counts.dropped) == (3, 0)
+    assert bench.settled_at == {"000": 0, "001": bench.now, "002": 0}
+    assert bench.pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0])
+
+
+def test_when_all_is_refused_no_more_is_read(bench: Bench) -> None:
+    """Section 8: then the worker claims no more, for the outbox fills."""
+
+    def refuse(ids: Collection[TaskId]) -> None:
+        if bench.now < 5:
+            assert len(bench.outbox) >= 300
+            raise PermanentStoreError("no")
+
+    bench.trouble = refuse
+    for number in range(500):
+        bench.finish(number)
+    bench.run()
+    assert (bench.counts.done, bench.counts.dropped) == (500, 0)
 
 
 def test_a_refused_outcome_is_given_up_though_its_lease_is_kept(bench: Bench) -> None:
