@@ -18,7 +18,13 @@ def backlog(store: StoreOption = None, as_json: JsonOption = False) -> None:
     with opened_engine(store) as engine:
         found = engine.backlog()
     if as_json:
-        print_json({"slices": [_slice(each, found.now) for each in found.slices], "uncovered": _uncovered(found)})
+        print_json(
+            {
+                "slices": [_slice(each, found.now) for each in found.slices],
+                "uncovered": _uncovered(found),
+                "unreadable_workers": found.unreadable_workers,
+            }
+        )
     else:
         show_backlog(found)
 
@@ -54,6 +60,8 @@ def _sample(sample: UncoveredTask) -> dict[str, object]:
 
 def show_backlog(found: Backlog) -> None:
     """Both tables, for people."""
+    for key in found.unreadable_workers:
+        print_line(f"The worker registered as {key!r} is left out: this version cannot read what it takes.")
     if not found.slices:
         print_line("nothing is ready")
         return

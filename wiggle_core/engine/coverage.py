@@ -10,7 +10,7 @@ from wiggle_core.criteria.evaluate import Matcher, compile_predicate, matches
 from wiggle_core.criteria.text import format_text
 from wiggle_core.criteria.tree import FALSE, And, Not, Or, Predicate, canonical, normalize
 from wiggle_core.engine.routes import ANY_STEP, with_steps
-from wiggle_core.engine.workers import WorkerInfo
+from wiggle_core.engine.workers import WorkerInfo, Workers
 from wiggle_core.errors import CriteriaError
 from wiggle_core.stores.store import Route, Slice, Store
 from wiggle_core.tasks.task import State, TaskRecord
@@ -50,11 +50,15 @@ class Uncovered:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The ready tasks by workflow, version and queue, and those that nobody takes. `now` is the store's time."""
+    """The ready tasks by workflow, version and queue, and those that nobody takes. `now` is the store's time.
+
+    What `unreadable_workers` take is not known here: they are named by the keys of their documents.
+    """
 
     now: int
     slices: tuple[Slice, ...]
     uncovered: tuple[Uncovered, ...]
+    unreadable_workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +71,12 @@ class _Offer:
     workers: tuple[str, ...]
 
 
-def read_backlog(
-    store: Store, workers: Iterable[WorkerInfo], cap: int = DEFAULT_CAP, samples: int = DEFAULT_SAMPLES
-) -> Backlog:
-    """The backlog as the live ones among `workers` cover it. Counts of uncovered tasks stop at `cap`."""
+def read_backlog(store: Store, workers: Workers, cap: int = DEFAULT_CAP, samples: int = DEFAULT_SAMPLES) -> Backlog:
+    """The backlog as the live ones among the `workers` cover it. Counts of uncovered tasks stop at `cap`."""
     slices = store.slices()
-    offers = _offers(each for each in workers if each.is_live)
+    offers = _offers(each for each in workers.known if each.is_live)
     found = (_uncovered(store, queue, offers.get(queue, []), cap, samples) for queue in sorted(_queues(slices)))
-    return Backlog(store.now(), tuple(slices), tuple(each for each in found if each is not None))
+    return Backlog(store.now(), tuple(slices), tuple(each for each in found if each is not None), workers.unreadable)
 
 
 def _queues(slices: Iterable[Slice]) -> set[str]:

@@ -18,7 +18,7 @@ from wiggle_core.engine.routes import plan, route_of
 from wiggle_core.engine.settling import accepted, settlement
 from wiggle_core.engine.subscriptions import Subscription, Subscriptions
 from wiggle_core.engine.sweeper import DEFAULT_LIMIT, Swept, move_due, purge
-from wiggle_core.engine.workers import WorkerInfo, forget_silent, list_workers
+from wiggle_core.engine.workers import WorkerInfo, forget_silent, list_workers, read_workers
 from wiggle_core.errors import LeaseLost, TaskRejected
 from wiggle_core.settings import Settings
 from wiggle_core.stores.registry import open_store, store_url
@@ -217,12 +217,13 @@ class Engine:
         return self.store.count(route_of(criteria), states, cap)
 
     def workers(self) -> list[WorkerInfo]:
-        """The registered workers by id, with what they take and whether they are live."""
+        """The registered workers by id, with what they take and whether they are live. Registrations that this version
+        cannot read are left out, and told in the log."""
         return list_workers(self.store)
 
     def backlog(self, *, cap: int = DEFAULT_CAP, samples: int = DEFAULT_SAMPLES) -> Backlog:
         """The ready tasks by workflow, version and queue, and those that no live worker takes, with the reason."""
-        return read_backlog(self.store, self.workers(), cap, samples)
+        return read_backlog(self.store, read_workers(self.store), cap, samples)
 
     def attribute_misses(self) -> Mapping[AttributeMiss, int]:
         """How often a declared attribute was absent, by the reason, in the tasks that this engine enqueued or made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -111,12 +110,31 @@ def unregister(store: Store, key: str) -> None:
     store.delete_document(KIND, key)
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """All registered workers by id, and the document keys of the registrations that this version cannot read."""
+
+    known: tuple[WorkerInfo, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+def read_workers(store: Store) -> Workers:
+    """All registered workers, those that went silent included. What cannot be read, as the registration of a newer
+    version may be, is told in the log too."""
+    now, known, unreadable = store.now(), list[WorkerInfo](), list[str]()
+    for document in store.list_documents(KIND):
+        try:
+            known.append(_describe(document, now))
+        except (ValueError, CriteriaError) as error:
+            _log.warning("the registration %r of a worker cannot be read by this version: %s", document.key, error)
+            unreadable.append(document.key)
+    known.sort(key=lambda each: (each.id, each.registration.started_at))
+    return Workers(tuple(known), tuple(unreadable))
+
+
 def list_workers(store: Store) -> list[WorkerInfo]:
-    """All registered workers by id, those that went silent included. A registration that cannot be read, as one of a
-    newer version may be, is left out and told in the log."""
-    now = store.now()
-    found = list(_readable(store.list_documents(KIND), now))
-    return sorted(found, key=lambda each: (each.id, each.registration.started_at))
+    """The registered workers by id whose registrations can be read."""
+    return list(read_workers(store).known)
 
 
 def forget_silent(store: Store) -> int:
@@ -124,15 +142,6 @@ def forget_silent(store: Store) -> int:
     now = store.now()
     silent = [each for each in store.list_documents(KIND) if _age(each, now) > FORGOTTEN_HEARTBEATS]
     return sum(store.delete_document(KIND, each.key) for each in silent)
-
-
-def _readable(documents: list[Document], now: int) -> Iterator[WorkerInfo]:
-    for document in documents:
-        try:
-            yield _describe(document, now)
-        except (ValueError, CriteriaError) as error:
-            # Whether it is live cannot be told either, so what it takes may be shown as taken by nobody.
-            _log.warning("the registration %r of a worker cannot be read by this version: %s", document.key, error)
 
 
 def _describe(document: Document, now: int) -> WorkerInfo:

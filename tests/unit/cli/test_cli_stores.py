@@ -144,8 +144,22 @@ def test_retry_brings_back(wiggle: Wiggle, settled: str) -> None:
 
 def test_an_empty_backlog(wiggle: Wiggle, store: str) -> None:
     """Section 8: nothing ready, nothing uncovered."""
-    assert wiggle("backlog", "--store", store, "--json").json == {"slices": [], "uncovered": []}
+    assert wiggle("backlog", "--store", store, "--json").json == {
+        "slices": [],
+        "uncovered": [],
+        "unreadable_workers": [],
+    }
     assert wiggle("backlog", "--store", store).out == "nothing is ready\n"
+
+
+def test_the_backlog_names_workers_that_it_cannot_read(wiggle: Wiggle, store: str) -> None:
+    """Section 8: one of a newer version does not end the command, and is not passed over in silence."""
+    with open_engine(store) as engine:
+        engine.store.put_document("worker", "newer", "{}")
+    assert wiggle("backlog", "--store", store, "--json").json["unreadable_workers"] == ["newer"]
+    ended = wiggle("backlog", "--store", store)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("The worker registered as 'newer' is left out")
 
 
 def test_the_backlog_names_what_nobody_takes(wiggle: Wiggle, store: str) -> None:

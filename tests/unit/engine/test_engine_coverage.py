@@ -112,7 +112,8 @@ def test_a_registration_that_cannot_be_read_harms_nobody(
     enqueue(engine)
     engine.enqueue("r", "s")
     assert [each.id for each in engine.workers()] == ["a"]
-    assert [each.queue for each in engine.backlog().uncovered] == ["r"]
+    backlog = engine.backlog()
+    assert ([each.queue for each in backlog.uncovered], backlog.unreadable_workers) == (["r"], ("of another",))
     assert "the registration 'of another' of a worker cannot be read" in caplog.text
     clock.now += 360 * HEARTBEAT
     assert engine.forget_workers() == 0
