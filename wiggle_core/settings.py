@@ -21,8 +21,8 @@ class Settings(BaseModel):
 
     scoped_fallback_max_millis: Annotated[int, Field(ge=100)] = 2_000
     """The longest wait between two claims of a worker that finds nothing."""
-    sweep_interval_millis: Annotated[int, Field(ge=10)] = 500
-    """How often each worker promotes due tasks and takes expired leases back."""
+    sweep_interval_millis: Annotated[int, Field(ge=10, le=3_600_000)] = 500
+    """How often each worker promotes due tasks and takes expired leases back; once an hour at least."""
     history_retention_seconds: Annotated[int, Field(ge=0)] = 24 * 60 * 60
     """How long settled tasks are kept; ten minutes at least, whatever is set (L4)."""
     payload_max_bytes: Annotated[int, Field(ge=1)] = MAX_PAYLOAD_BYTES

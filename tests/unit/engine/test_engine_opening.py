@@ -78,6 +78,14 @@ def test_a_bad_setting_is_named(value: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert refused.value.variable == "WIGGLE_SCOPED_FALLBACK_MAX_MILLIS"
 
 
+def test_sweeps_are_an_hour_apart_at_most() -> None:
+    """Section 8: a typing error must not stop time for the tasks that wait for it."""
+    named = "WIGGLE_SWEEP_INTERVAL_MILLIS"
+    assert Settings.from_environment({named: "3600000"}).sweep_interval_millis == 3_600_000
+    with pytest.raises(InvalidSetting, match=named):
+        Settings.from_environment({named: "3600001"})
+
+
 def test_the_facade_does_what_the_engine_does() -> None:
     """Section 8: async users get a thin facade over threads."""
 
