@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import assert_never
 
 from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
 from wiggle_core.tasks.task import TaskId
@@ -32,7 +33,18 @@ class Counts:
     errors: int = 0
 
 
-_COUNTED_AS = {Done: "done", Retry: "retried", Fail: "failed", Release: "released"}
+def _counted_as(outcome: Outcome) -> str:
+    match outcome:
+        case Done():
+            return "done"
+        case Retry():
+            return "retried"
+        case Fail():
+            return "failed"
+        case Release():
+            return "released"
+        case _:
+            assert_never(outcome)
 
 
 class Ledger:
@@ -74,7 +86,7 @@ class Ledger:
         with self._lock:
             for context, outcome in reports:
                 if context.id in accepted:
-                    self._count(_COUNTED_AS[type(outcome)])
+                    self._count(_counted_as(outcome))
                 elif not context.lease_lost:
                     self._lose(context)
                 self._forget(context)

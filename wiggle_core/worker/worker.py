@@ -89,10 +89,12 @@ class Worker:
         """Make a function the handler of a step, or of all others with `*`. It gets a TaskContext.
 
         What it returns is the task's result, unless it is an Outcome; an exception means Retry, PermanentError Fail.
-        Raises WorkerRejected when the step has a handler.
+        Raises WorkerRejected when the step has a handler, or the worker runs: what it claims is settled by then.
         """
 
         def register(handler: H) -> H:
+            if self._shift is not None:
+                raise WorkerRejected(f"worker {self.id!r} is running: give it the handler of {step!r} before")
             self._handlers.add(step, handler)
             return handler
 

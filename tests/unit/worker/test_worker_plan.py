@@ -95,6 +95,14 @@ def test_two_handlers_are_refused() -> None:
         worker().task("charge")(lambda context: None)
 
 
+def test_a_handler_that_comes_too_late_is_refused() -> None:
+    """Section 8: a running worker claims by the steps it began with, so it would wait in vain."""
+    late = worker()
+    with late, pytest.raises(WorkerRejected, match="is running"):
+        late.task("late")(lambda context: None)
+    late.task("late")(lambda context: None)
+
+
 @pytest.mark.parametrize("step", ["", "s" * 256, "a\0", 3])
 def test_steps_that_no_task_can_have_are_refused(step: Any) -> None:
     """C7: a step's name obeys the text bounds."""

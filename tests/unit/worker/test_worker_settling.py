@@ -82,6 +82,17 @@ def test_a_lease_that_is_gone_is_counted_as_lost(bench: Bench, caplog: pytest.Lo
     assert len(bench.ledger) == 0
 
 
+class Charged(Done):
+    """An outcome of a user's own kind."""
+
+
+def test_an_outcome_of_a_kind_of_ones_own_is_counted(bench: Bench) -> None:
+    """Section 8: what a handler returns may be a subclass; it is what the store took it for."""
+    bench.finish(1, Charged(5))
+    bench.run()
+    assert (bench.counts.done, bench.counts.dropped) == (1, 0)
+
+
 def test_trouble_is_outlasted(bench: Bench) -> None:
     """Section 8: a settlement that fails is tried again, with back-off, and the lease is kept meanwhile."""
 
