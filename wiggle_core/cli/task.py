@@ -12,14 +12,27 @@ import typer
 from wiggle_core.cli.failures import ExitCode
 from wiggle_core.cli.options import JsonOption, StoreOption, opened_engine
 from wiggle_core.cli.output import print_json, print_line, print_raw
+from wiggle_core.criteria.check import check_text
+from wiggle_core.errors import CriteriaError
 from wiggle_core.tasks.retry import RetryPolicy
-from wiggle_core.tasks.task import TaskRecord
+from wiggle_core.tasks.task import MAX_ID, TaskRecord
 from wiggle_core.tasks.wire import task_to_object
 
 group = typer.Typer(help="Tasks: show one, cancel or retry some.")
 
-IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
-IdsArgument: TypeAlias = Annotated[list[str], typer.Argument(metavar="ID...", help="The tasks' ids.")]
+
+def _task_id(text: str) -> str:
+    """An argument need not be UTF-8, and then it is nobody's id."""
+    try:
+        return check_text(text, longest=MAX_ID)
+    except CriteriaError as error:
+        raise typer.BadParameter(error.message) from None
+
+
+_ID = typer.Argument(metavar="ID", help="The task's id.", parser=_task_id)
+_IDS = typer.Argument(metavar="ID...", help="The tasks' ids.", parser=_task_id)
+IdArgument: TypeAlias = Annotated[str, _ID]
+IdsArgument: TypeAlias = Annotated[list[str], _IDS]
 _JSON_FIELDS = ("payload", "result")
 
 

@@ -22,6 +22,8 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("criteria", "check", "--bad"), 2, "No such option: --bad; see `wiggle criteria check --help`"),
     (("criteria", "match"), 2, "Missing option '--tasks'"),
     (("task", "show"), 2, "Missing argument 'ID'"),
+    (("task", "show", "\udcff"), 2, "which no store can hold"),
+    (("task", "cancel", "x", "\udcff"), 2, "which no store can hold"),
     (("task", "cancel"), 2, "Missing argument 'ID...'"),
     (("plugins", "extra"), 2, "unexpected extra argument"),
     (("backlog", "--store", "nowhere://x"), 2, "no store for 'nowhere'; installed: memory, "),
