@@ -14,6 +14,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from wiggle_core import StoreError, open_engine
+
 WIGGLE = Path(sys.executable).with_name("wiggle")
 MODULE = """
 import os
@@ -206,3 +208,27 @@ def test_a_million_bytes_stream_through(place: Path) -> None:
     ended = wiggle("enqueue", "--file", "tasks.jsonl")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "10000 tasks enqueued\n", "")
     assert json.loads(wiggle("backlog", "--json").stdout)["slices"][0]["ready"] == 10_000
+
+
+def _works(url: str) -> bool:
+    try:
+        with open_engine(url) as engine:
+            return bool(engine.workers())
+    except StoreError:  # not made yet
+        return False
+
+
+def test_ctrl_c_ends_the_demo_in_good_order(place: Path) -> None:
+    """Section 9: a terminal sends it to each of them; there is one line, and all workers take their leave."""
+    command = [str(WIGGLE), "demo", "--rows", "60000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            until(lambda: _works("sqlite:///wiggle-demo.db"))
+            os.killpg(process.pid, signal.SIGINT)
+            _, told = process.communicate(timeout=60)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    assert (process.returncode, told) == (130, "wiggle: interrupted\n")
+    with open_engine("sqlite:///wiggle-demo.db") as engine:
+        assert engine.workers() == []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from queue import Empty
+from threading import current_thread, main_thread
 from typing import Protocol
 
 from wiggle_core.demo.workers import ROLES, Progress, build_worker, serve
@@ -13,6 +17,20 @@ from wiggle_core.worker.ledger import Counts
 
 _PATIENCE = 30.0
 """Seconds that a worker's process may take to end."""
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes started meanwhile ignore Ctrl-C from their first instruction on: it reaches all processes of a
+    terminal, and the parent is the one to stop the others."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 class Crew(Protocol):
@@ -67,8 +85,9 @@ class ProcessCrew:
         ]
 
     def start(self) -> None:
-        for process in self._processes:
-            process.start()
+        with _ignoring_interrupts():
+            for process in self._processes:
+                process.start()
 
     def counts(self) -> dict[str, Counts]:
         while self._read(0.0):

@@ -6,7 +6,9 @@ comparison is true for an absent value, so without it the cancelled flights woul
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 
@@ -83,10 +85,11 @@ class Progress:
 
 def serve(url: str, role: str, progress: Queue[Progress], stopping: Event) -> None:
     """The main function of a worker's process: work until told to stop, and report five times a second."""
-    chosen = next(each for each in ROLES if each.name == role)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it is not inherited from the parent, which stops this one
+    chosen, parent = next(each for each in ROLES if each.name == role), parent_process()
     try:
         with open_engine(url) as engine, build_worker(engine, chosen) as worker:
-            while not stopping.wait(0.2):
+            while not stopping.wait(0.2) and (parent is None or parent.is_alive()):
                 progress.put(Progress(role, worker.counts))
             worker.stop()
             progress.put(Progress(role, worker.counts))
