@@ -124,11 +124,13 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @initialize(target=_leases)
     def begin_with_some(self) -> MultipleResults[Lease]:
-        """Two tasks that run, one that is ready and one that is scheduled; two names are left."""
+        """Two tasks that run, one that is ready and one that is scheduled, all taken names; two names are left."""
         self._enqueue(["a", "b"], QUEUES[0], (0, 0), None)
         self._enqueue(["c"], QUEUES[1], (1, 1), None)
         self._enqueue(["d"], QUEUES[1], (0, 1), 5 * SECOND)
-        return self._claim(QUEUES, "all", 2, TTL)
+        held = self._claim(QUEUES, "all", 2, TTL)
+        assert self._enqueue(["a", "b", "c", "d"], QUEUES[0], (0, 0), None) == set()
+        return held
 
     @rule(
         names=st.lists(_names, min_size=1, max_size=3),

@@ -78,9 +78,10 @@ def test_refused_at_start(options: dict[str, Any], message: str) -> None:
 def test_one_where_a_list_is_asked_for() -> None:
     """Section 8: the slip is named, not answered by whatever Python says of the value."""
     engine = Engine(MemoryStore())
-    for wrong in ({"queues": "payments"}, {"criteria": QueueCriteria(QUEUE)}):
+    slips: tuple[dict[str, Any], ...] = ({"queues": "payments"}, {"criteria": QueueCriteria(QUEUE)})  # Any: wrong types
+    for slip in slips:
         with pytest.raises(WorkerRejected, match="is a list"):
-            Worker(engine, "w", **wrong)
+            Worker(engine, "w", **slip)
 
 
 def test_no_handler_is_refused() -> None:

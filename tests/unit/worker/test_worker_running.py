@@ -79,7 +79,7 @@ class Unbound:
     """As the proxy objects of web frameworks are outside a request."""
 
     @property  # type: ignore[misc]  # object's is no property
-    def __class__(self) -> type:
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # nor can it be set
         raise RuntimeError("no request")
 
 
