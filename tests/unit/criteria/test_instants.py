@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta, timezone
+import time
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wiggle_core.criteria.check import check_value
 from wiggle_core.criteria.instants import (
     MAX_MICROS,
     MIN_MICROS,
@@ -17,6 +19,7 @@ from wiggle_core.criteria.instants import (
     parse_instant,
     to_micros,
 )
+from wiggle_core.criteria.tree import ValueType
 
 
 @given(st.integers(MIN_MICROS, MAX_MICROS), st.integers(-23 * 60 - 59, 23 * 60 + 59))
@@ -92,3 +95,20 @@ def test_lost_digits() -> None:
     assert not has_lost_digits("2026-03-05T12:00:00.1234560Z")
     assert not has_lost_digits("2026-03-05T12:00:00Z")
     assert not has_lost_digits("no instant .12345678")
+
+
+def test_the_machine_s_time_zone_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C7: instants are written, compared and kept in UTC wherever the process runs."""
+    moment = datetime(2026, 3, 5, 12, tzinfo=timezone.utc)
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert format_instant(moment) == "2026-03-05T12:00:00.000000Z"
+        elsewhere = moment.astimezone(timezone(timedelta(hours=-8)))
+        assert format_instant(elsewhere) == "2026-03-05T12:00:00.000000Z"
+        assert repr(check_value(ValueType.INSTANT, elsewhere)) == repr(moment)
+        assert parse_instant("2026-03-05T13:00:00+01:00") == moment
+        assert from_micros(to_micros(elsewhere)) == moment
+    finally:
+        monkeypatch.undo()
+        time.tzset()

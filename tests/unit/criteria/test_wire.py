@@ -115,6 +115,12 @@ def test_literals_are_read_exactly(text: str, value: Value) -> None:
     assert type(read) is type(value)
 
 
+def test_a_decimal_reference_is_written_as_decimal() -> None:
+    """Section 4: a predicate that was never checked too, whose literals are not in one form yet."""
+    for written in (total == 5, In(total.reference, (5,)), total.between(5, 5)):
+        assert '{"decimal": "5"}' in json.dumps(predicate_to_object(written))
+
+
 def test_floats_of_decoded_objects_are_read_by_their_spelling() -> None:
     """C6: a float that Python decoded is the decimal it prints as; one that is not finite is refused."""
     assert value_from_wire(0.1) == Decimal("0.1")
