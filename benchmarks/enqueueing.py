@@ -22,15 +22,15 @@ from pathlib import Path
 from benchmarks.datasets import ATTRIBUTES, VERSION, WORKFLOW, orders
 from benchmarks.report import Report, interleave
 from wiggle_core import Engine, NewTask, open_engine
+from wiggle_core.stores.sql.rows import INSERTED, Values, inserted_values
 from wiggle_core.tasks.attributes import Declaration
 from wiggle_core.tasks.keys import encode_attributes
 from wiggle_core.tasks.submission import admit
-from wiggle_store_sqlite.rows import INSERTED_COLUMNS, Values, inserted_values
 
 BATCH = 1_000
 GOAL = 1 / 3
 _NUMBERS = {"created_at", "ready_at", "priority", "attempt", "version"}
-_COLUMNS = INSERTED_COLUMNS.split(", ")
+_COLUMNS = INSERTED
 _ATTRIBUTES = _COLUMNS.index("attributes")
 _TYPES = ", ".join(
     f"{name} {'INTEGER' if name in _NUMBERS else 'TEXT'}{' PRIMARY KEY' if name == 'id' else ''}" for name in _COLUMNS

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from operator import attrgetter
 
+from wiggle_core.stores.sql.rows import read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import ClaimRequest, Explanation, Route
 from wiggle_core.tasks.task import TaskRecord
 from wiggle_store_postgres.connections import Connections
 from wiggle_store_postgres.dialect import WRITER
 from wiggle_store_postgres.moment import moment
-from wiggle_store_postgres.rows import TASK_COLUMNS, read_row
+from wiggle_store_postgres.rows import TASK_COLUMNS
 
 ORDER = "priority, created_at, ready_at, id"
 

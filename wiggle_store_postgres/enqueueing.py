@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from psycopg.errors import UniqueViolation
 
 from wiggle_core.errors import PermanentStoreError
+from wiggle_core.stores.sql.rows import INSERTED, inserted_values
 from wiggle_core.tasks.task import TaskId, TaskRecord
 from wiggle_store_postgres.connections import Connections, Row
-from wiggle_store_postgres.rows import INSERTED, inserted_values
+from wiggle_store_postgres.rows import INSERTED_TYPES
 
 COPY_FROM = 200
 """From so many tasks on COPY is quicker, whose two streams take more round trips than one statement."""
 
 _COLUMNS = ", ".join(INSERTED)
-_FIELDS = ", ".join(f"(value ->> {place})::{kind} AS {name}" for place, (name, kind) in enumerate(INSERTED.items()))
+_FIELDS = ", ".join(
+    f"(value ->> {place})::{kind} AS {name}" for place, (name, kind) in enumerate(INSERTED_TYPES.items())
+)
 _INSERT = f"""
     WITH given AS MATERIALIZED (
         SELECT {_FIELDS}, value ->> {len(INSERTED)} AS body FROM json_array_elements($1::json) AS value

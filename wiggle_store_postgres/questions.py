@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
+from wiggle_core.stores.sql.rows import read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import Fate, Route, Slice
 from wiggle_core.tasks.task import LIVE, OrderKey, State, TaskId, TaskRecord
@@ -13,7 +14,7 @@ from wiggle_store_postgres.claims import ORDER
 from wiggle_store_postgres.connections import Connections
 from wiggle_store_postgres.dialect import WRITER
 from wiggle_store_postgres.moment import EPOCH_MICROS, moment
-from wiggle_store_postgres.rows import HISTORY_COLUMNS, TASK_COLUMNS, read_row
+from wiggle_store_postgres.rows import HISTORY_COLUMNS, TASK_COLUMNS
 
 _BRANCH = (
     "SELECT {columns} FROM $schema.{table} AS {table} WHERE state = '{state}' AND queue = ${queue} AND {condition}"

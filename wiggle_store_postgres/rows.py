@@ -1,11 +1,9 @@
-"""Between task records and rows: one list of columns, in the order of the record's fields."""
+"""What is selected to read a task: the columns in the order of the record's fields, the payload from its own table;
+and the types of what is inserted."""
 
 from __future__ import annotations
 
-from wiggle_core.tasks.keys import StoredAttributes, encode_attributes
-from wiggle_core.tasks.retry import DEFAULT_RETRY, RetryPolicy
-from wiggle_core.tasks.task import State, TaskRecord
-from wiggle_store_postgres.connections import Row
+from wiggle_core.stores.sql.rows import INSERTED
 
 _SHARED = (
     "{t}.id, {t}.queue, {t}.step, {t}.created_at, {t}.ready_at, {t}.state, "
@@ -19,58 +17,10 @@ TASK_COLUMNS = _SHARED.format(t="task") + "NULL::bigint, NULL::text, task.error"
 HISTORY_COLUMNS = _SHARED.format(t="history") + "history.finished_at, history.result, history.error"
 """What `read_row` reads, selected from `history`."""
 
-_STATE, _ATTRIBUTES, _INSTANCE, _RETRY = 5, 7, 15, 16
-_STATES = {state.value: state for state in State}
-
-
-def read_row(row: Row) -> TaskRecord:
-    """The task in a row of TASK_COLUMNS or HISTORY_COLUMNS."""
-    values = list(row)
-    values[_STATE] = _STATES[row[_STATE]]
-    values[_ATTRIBUTES] = StoredAttributes(row[_ATTRIBUTES])
-    values[_INSTANCE] = row[0] if row[_INSTANCE] is None else row[_INSTANCE]
-    values[_RETRY] = DEFAULT_RETRY if row[_RETRY] is None else RetryPolicy.load(row[_RETRY])
-    return TaskRecord(*values)
-
-
-INSERTED = {
-    "id": "text",
-    "queue": "text",
-    "step": "text",
-    "created_at": "bigint",
-    "ready_at": "bigint",
-    "state": "text",
+_TYPES = {
     "attributes": "jsonb",
     "priority": "integer",
-    "attempt": "bigint",
-    "workflow": "text",
-    "version": "bigint",
-    "node": "text",
-    "kind": "text",
-    "correlation_id": "text",
-    "instance_id": "text",
-    "retry": "text",
+    **dict.fromkeys(("created_at", "ready_at", "attempt", "version"), "bigint"),
 }
+INSERTED_TYPES = {column: _TYPES.get(column, "text") for column in INSERTED}
 """The columns of a task that nobody has claimed yet, with their types."""
-
-
-def inserted_values(task: TaskRecord) -> Row:
-    """The values of INSERTED."""
-    return (
-        task.id,
-        task.queue,
-        task.step,
-        task.created_at,
-        task.ready_at,
-        task.state.value,
-        encode_attributes(task.attributes),
-        task.priority,
-        task.attempt,
-        task.workflow,
-        task.version,
-        task.node,
-        task.kind,
-        task.correlation_id,
-        None if task.instance_id == task.id else task.instance_id,
-        None if task.retry == DEFAULT_RETRY else task.retry.dump(),
-    )

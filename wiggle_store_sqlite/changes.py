@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from wiggle_core.stores.sql.rows import Values
 from wiggle_core.stores.store import (
     Cancel,
     Change,
@@ -28,7 +29,6 @@ from wiggle_core.stores.store import (
 from wiggle_core.tasks.keys import encode_attributes
 from wiggle_core.tasks.task import Clock, Lease, State, TaskId
 from wiggle_store_sqlite.connections import Connections
-from wiggle_store_sqlite.rows import Values
 
 _UNCHANGED = (
     "queue, step, created_at, priority, workflow, version, node, kind, correlation_id, instance_id, retry, token"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import sqlite3
 from functools import lru_cache
 
+from wiggle_core.stores.sql.rows import Row, claim_order, read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import ClaimRequest, Explanation, Route
 from wiggle_core.tasks.task import Clock, TaskRecord
 from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.dialect import WRITER
-from wiggle_store_sqlite.rows import Row, claim_order, read_row, task_columns
+from wiggle_store_sqlite.rows import task_columns
 
 ORDER = "priority, created_at, ready_at, id"
 

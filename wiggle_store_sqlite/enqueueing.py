@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, count
 
+from wiggle_core.stores.sql.rows import INSERTED, Values, inserted_values
 from wiggle_core.tasks.task import TaskId, TaskRecord
 from wiggle_store_sqlite.connections import Connections
-from wiggle_store_sqlite.rows import INSERTED_COLUMNS, INSERTED_WIDTH, Values, inserted_values
 
 _KNOWN = """
     SELECT value FROM json_each(?)
     WHERE EXISTS (SELECT 1 FROM task WHERE id = value) OR EXISTS (SELECT 1 FROM history WHERE id = value)
 """
 _LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM payload"
-_INSERT_TASKS = f"INSERT INTO task (number, {INSERTED_COLUMNS}) VALUES {{rows}}"
+_INSERT_TASKS = f"INSERT INTO task (number, {', '.join(INSERTED)}) VALUES {{rows}}"
 _INSERT_PAYLOADS = "INSERT INTO payload (number, body) VALUES {rows}"
 _ROWS_A_STATEMENT = 50
 
@@ -38,7 +38,7 @@ def enqueue(connections: Connections, tasks: Sequence[TaskRecord]) -> set[TaskId
         for (known,) in connection.execute(_KNOWN, (ids,)).fetchall():
             del rows[known], payloads[known]
         ((last,),) = connection.execute(_LAST_NUMBER).fetchall()
-        _insert(connection, _INSERT_TASKS, INSERTED_WIDTH + 1, zip(count(last + 1), rows.values()))
+        _insert(connection, _INSERT_TASKS, len(INSERTED) + 1, zip(count(last + 1), rows.values()))
         _insert(connection, _INSERT_PAYLOADS, 2, zip(count(last + 1), ((body,) for body in payloads.values())))
     return set(rows)
 

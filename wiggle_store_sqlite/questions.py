@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
+from wiggle_core.stores.sql.rows import read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import Fate, Route, Slice
 from wiggle_core.tasks.task import Clock, OrderKey, State, TaskId, TaskRecord
 from wiggle_store_sqlite.claims import ORDER
 from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.dialect import WRITER
-from wiggle_store_sqlite.rows import history_columns, read_row, task_columns
+from wiggle_store_sqlite.rows import history_columns, task_columns
 
 # Each live state has an index of its own; a settled one has to pass over history.
 _SOURCES = {
