@@ -29,7 +29,15 @@ from wiggle_core.criteria import (
     cb,
 )
 from wiggle_core.criteria.fields import Field, OrderedField, TextField
-from wiggle_core.criteria.tree import canonical, fingerprint, negate, normalize, pattern_parts, push_down
+from wiggle_core.criteria.tree import (
+    canonical,
+    canonical_decimal,
+    fingerprint,
+    negate,
+    normalize,
+    pattern_parts,
+    push_down,
+)
 
 STEP, ATTEMPT = FieldReference("step"), FieldReference("attempt")
 
@@ -194,3 +202,31 @@ def test_the_spelling_under_the_fingerprint() -> None:
         assert fingerprint(predicate) == sha256(spelling.encode()).hexdigest()
     with pytest.raises(ValueError, match=r"^negation has no canonical form: normalize first$"):
         canonical(Not(TRUE))
+
+
+@pytest.mark.parametrize(
+    ("number", "spelled"),
+    [
+        ("5", "5"),
+        ("5.0", "5"),
+        ("5.50", "5.5"),
+        ("100", "100"),
+        ("100.00", "100"),
+        ("1E+3", "1000"),
+        ("1E-2", "0.01"),
+        ("-0.30", "-0.3"),
+        ("0", "0"),
+        ("-0", "0"),
+        ("0.00", "0"),
+        ("-0.0", "0"),
+        ("9" * 38, "9" * 38),
+    ],
+)
+def test_decimals_have_one_spelling(number: str, spelled: str) -> None:
+    """Section 4: no exponent, no needless zero, no negative zero."""
+    assert canonical_decimal(Decimal(number)) == spelled
+
+
+def test_wildcards_are_the_only_ones_counted() -> None:
+    """C7: eight `%` and `_` together, whatever else the pattern holds."""
+    assert QueueCriteria("q", Task.step.like("X" * 248 + "%_" * 4)).predicate == Like(STEP, "X" * 248 + "%_" * 4)
