@@ -13,16 +13,15 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from threading import Lock
 from typing import TYPE_CHECKING, cast
 
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from wiggle_core.errors import PermanentStoreError, SchemaError, TransientStoreError
 from wiggle_core.stores.sql.migrations import upgrade_command
 from wiggle_store_sqlite.errors import DRIVER_ERRORS, is_busy, translate
 from wiggle_store_sqlite.place import Place
+from wiggle_store_sqlite.turns import Turns
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -50,8 +49,9 @@ class Connections:
         self._process = os.getpid()
         self._is_closed = False
         self._file: tuple[int, int] | None = None
-        self._writers = Lock()
+        self._writers = Turns()
         # In memory the database is the connection: whoever has it has the database for himself.
+        self._owners = Turns() if place.is_memory else None
         size, more = (1, 0) if place.is_memory else (_POOLED, -1)
         self._pool = QueuePool(
             lambda: cast("DBAPIConnection", self._open()),
@@ -66,19 +66,30 @@ class Connections:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection outside any transaction: each statement sees the latest commit."""
         self._require_use()
-        try:
+        with self._owned():
             pooled = self._pool.connect()
-        except PoolTimeout as error:
-            raise self._kept_busy() from error
-        connection = cast("sqlite3.Connection", pooled.driver_connection)
+            connection = cast("sqlite3.Connection", pooled.driver_connection)
+            try:
+                yield connection
+            except DRIVER_ERRORS as error:
+                raise translate(error, str(self.place)) from error
+            finally:
+                if connection.in_transaction or self._is_closed:
+                    pooled.invalidate()
+                pooled.close()
+
+    @contextmanager
+    def _owned(self) -> Iterator[None]:
+        """In memory, the database for oneself. The pool would give its only connection to whoever comes just then."""
+        if self._owners is None:
+            yield
+            return
+        if not self._owners.acquire(self.place.timeout):
+            raise self._kept_busy()
         try:
-            yield connection
-        except DRIVER_ERRORS as error:
-            raise translate(error, str(self.place)) from error
+            yield
         finally:
-            if connection.in_transaction or self._is_closed:
-                pooled.invalidate()
-            pooled.close()
+            self._owners.release()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -90,7 +101,7 @@ class Connections:
     def writing_on(self, connection: sqlite3.Connection) -> Iterator[None]:
         """A write transaction on a connection that `reading` gave."""
         # The connection comes before the lock, for everybody: the other way round two could wait for each other.
-        if not self._writers.acquire(timeout=self.place.timeout):
+        if not self._writers.acquire(self.place.timeout):
             raise self._kept_busy()
         try:
             self._require_same_file()
