@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Barrier, Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
 
 from sqlalchemy import make_url
 
@@ -44,23 +45,25 @@ def test_a_turn_that_does_not_come_is_given_up() -> None:
 
 
 def test_busy_readers_keep_nobody_from_the_database_in_memory() -> None:
-    """SQ1: beside four threads that read without a pause, 200 writes come through within a second's timeout each."""
-    store = open_store(make_url("sqlite://?timeout=1"))
-    begun, is_over = Barrier(5), list[bool]()
+    """SQ1: beside four threads that read without a pause, 100 writes come through, none waiting half a second."""
+    store = open_store(make_url("sqlite://?timeout=0.5"))
+    store.enqueue([_task(f"s{number}") for number in range(500)])
+    is_over = Event()
 
     def read() -> None:
-        begun.wait()
-        while not is_over:
-            store.count(Route("q"), {State.READY}, 10)
+        while not is_over.is_set():
+            assert len(store.find(Route("q"), {State.READY}, 100)) == 100
 
-    readers = [Thread(target=read) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read) for _ in range(4)]
+        try:
+            for number in range(100):
+                assert store.enqueue([_task(f"t{number}")])
+        finally:
+            is_over.set()
     for reader in readers:
-        reader.start()
-    begun.wait()
-    try:
-        for number in range(200):
-            assert store.enqueue([TaskRecord(f"t{number}", "q", "s", created_at=1, ready_at=1)])
-    finally:
-        is_over.append(True)
-        for reader in readers:
-            reader.join()
+        reader.result()
+
+
+def _task(task_id: str) -> TaskRecord:
+    return TaskRecord(task_id, "q", "s", created_at=1, ready_at=1)
