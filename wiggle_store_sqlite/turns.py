@@ -1,7 +1,7 @@
 """A lock that is given in the order in which it was asked for.
 
-Python's own lock, and the pool's, go to whoever asks at the right moment: beside two threads that read without a pause
-a third one was seen to wait for the database in memory for 30 s.
+A pool gives its only connection to whoever asks at the right moment: beside two threads that read without a pause a
+third one was seen to wait for the database in memory for 30 s.
 """
 
 from __future__ import annotations
