@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from wiggle_core.criteria import (
     And,
     In,
+    IsNull,
     Not,
     Or,
     Predicate,
@@ -117,8 +118,17 @@ def test_literals_are_read_exactly(text: str, value: Value) -> None:
 
 def test_a_decimal_reference_is_written_as_decimal() -> None:
     """Section 4: a predicate that was never checked too, whose literals are not in one form yet."""
-    for written in (total == 5, In(total.reference, (5,)), total.between(5, 5)):
-        assert '{"decimal": "5"}' in json.dumps(predicate_to_object(written))
+    reference, five, six = {"attr": "total", "type": "decimal"}, {"decimal": "5"}, {"decimal": "6"}
+    assert predicate_to_object(total == 5) == op("=", reference, five)
+    assert predicate_to_object(total.in_([5, 6])) == op("in", reference, [five, six])
+    assert predicate_to_object(total.between(5, 6)) == op("between", reference, five, six)
+
+
+def test_a_negated_leaf_is_written_as_not_of_the_leaf() -> None:
+    """C2, section 4: normal forms have no word for it in JSON."""
+    assert predicate_to_object(IsNull(Task.step.reference, negated=True)) == op("not", op("isNull", STEP))
+    marked = QueueCriteria("q", ~(Task.step.in_(["a", "b"]))).normal
+    assert predicate_to_object(marked) == op("not", op("in", STEP, ["a", "b"]))
 
 
 def test_floats_of_decoded_objects_are_read_by_their_spelling() -> None:
