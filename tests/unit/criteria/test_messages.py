@@ -296,6 +296,7 @@ BUILT: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: count == 2**63, "/args/1", "a whole number outside 64 bits"),
     (lambda: unsound(total) == 0.1, "/args/1", "a decimal literal is expected, not 0.1"),
     (lambda: total == 10**38, "/args/1", NO_DECIMAL),
+    (lambda: total == -(10**38), "/args/1", NO_DECIMAL),
     (lambda: unsound(vip) == 1, "/args/1", "a boolean literal is expected, not 1"),
     (lambda: unsound(due) == date(2026, 3, 5), "/args/1", "an instant literal is expected, not date"),
     (lambda: due == datetime(2026, 3, 5), "/args/1", "an instant needs an offset (an aware datetime)"),

@@ -28,6 +28,7 @@ from wiggle_core.criteria import (
     ValueType,
     cb,
 )
+from wiggle_core.criteria.check import check_value
 from wiggle_core.criteria.fields import Field, OrderedField, TextField
 from wiggle_core.criteria.tree import (
     canonical,
@@ -230,3 +231,14 @@ def test_decimals_have_one_spelling(number: str, spelled: str) -> None:
 def test_wildcards_are_the_only_ones_counted() -> None:
     """C7: eight `%` and `_` together, whatever else the pattern holds."""
     assert QueueCriteria("q", Task.step.like("X" * 248 + "%_" * 4)).predicate == Like(STEP, "X" * 248 + "%_" * 4)
+
+
+class Money(Decimal):
+    """A kind of number that a program may have made its own."""
+
+
+@pytest.mark.parametrize("number", [Money("5.5"), Money("5.50"), Money("-0"), 5, -(10**38) + 1])
+def test_decimals_become_plain(number: Decimal | int) -> None:
+    """C5: literals have one form, whichever class they came as."""
+    checked = check_value(ValueType.DECIMAL, number)
+    assert (checked, type(checked)) == (number, Decimal)
