@@ -92,9 +92,11 @@ def _unexplained(survivors: list[Survivor]) -> list[Survivor]:
 
 
 def _as_listed(survivor: Survivor) -> str:
-    """The mutant as `survivors.md` spells it: function and new lines, on one line."""
-    new = " ".join(line[1:].strip() for line in survivor.change.splitlines() if line.startswith("+"))
-    return f"{survivor.function}: {new}"
+    """The mutant as `survivors.md` spells it, on one line: the function, and the new lines or those that are gone."""
+    lines = survivor.change.splitlines()
+    new = " ".join(line[1:].strip() for line in lines if line.startswith("+"))
+    gone = " ".join(line[1:].strip() for line in lines if line.startswith("-"))
+    return f"`{survivor.function}`: `{new or f'without {gone}'}`"
 
 
 if __name__ == "__main__":
