@@ -34,7 +34,10 @@ class Survivor(NamedTuple):
 def main(arguments: list[str]) -> int:
     """Run mutmut, unless only the report is asked for, and report."""
     if "--report" not in arguments:
-        subprocess.run([sys.executable, "-m", "mutmut", "run", *arguments], check=False)
+        ended = subprocess.run([sys.executable, "-m", "mutmut", "run", *arguments], check=False)
+        if ended.returncode:
+            print(f"mutmut ended with {ended.returncode}: the same command goes on from there")
+            return 1
     killed, total = Counter[str](), Counter[str]()
     for file, name, code in _results():
         total[file] += code is not None
