@@ -39,8 +39,10 @@ def _run(report: Report, given: argparse.Namespace) -> None:
         else:
             from benchmarks import crashes  # noqa: PLC0415
 
-            scenario = crashes.Scenario(given.processes, given.tasks, given.kills, lease=given.lease, seed=given.seed)
-            crashes.run(report, directory, scenario)
+            scenario = crashes.Scenario(
+                given.processes, given.tasks, given.limit, given.kills, lease=given.lease, seed=given.seed
+            )
+            crashes.run(report, directory, scenario, given.store)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,8 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     embedded.add_argument("--rows", type=int, default=1_000_000, help="READY tasks of the deep queue (1,000,000)")
     embedded.add_argument("--quick", action="store_true", help="100,000 rows and fewer repeats: a look, not a proof")
     crashes = commands.add_parser("crashes", help="kill claiming processes and account for every task")
+    crashes.add_argument("--store", help="URL of a store (an SQLite file of its own)")
     crashes.add_argument("--processes", type=int, default=16, help="claimers at one time (16)")
     crashes.add_argument("--tasks", type=int, default=200_000, help="tasks to settle (200,000)")
+    crashes.add_argument("--limit", type=int, default=20, help="tasks of a claim, settled as a group (20)")
     crashes.add_argument("--kills", type=int, default=20, help="claimers killed with SIGKILL (20)")
     crashes.add_argument("--lease", type=float, default=3.0, help="seconds of a lease (3)")
     crashes.add_argument("--seed", type=int, default=1, help="of the moments of the kills (1)")

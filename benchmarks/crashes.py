@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from random import Random
+from uuid import uuid4
 
 from benchmarks.children import ask, start
 from benchmarks.ledger import count_live, read_history
 from benchmarks.report import Report
 from benchmarks.verdict import Verdict, judge, read_logs
-from benchmarks.victims import QUEUE, task_id
+from benchmarks.victims import task_id
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.store import Store
 
@@ -31,10 +32,12 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How many processes, tasks and kills; `lease` in seconds, short so that those of the killed run out meanwhile."""
+    """How many processes, tasks and kills, and how many tasks a claim takes; `lease` in seconds, short so that those
+    of the killed run out meanwhile."""
 
     processes: int = 16
     tasks: int = 200_000
+    limit: int = 20
     kills: int = 20
     enqueuer_kills: int = 3
     pauses: int = 3
@@ -42,18 +45,35 @@ class Scenario:
     seed: int = 1
 
 
-def run(report: Report, directory: Path, scenario: Scenario) -> None:
-    """Both halves on one SQLite file, and the verdict."""
-    url = f"sqlite:///{directory / 'crashes.db'}"
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where it happens: a queue of its own in a store, and a directory for the logs."""
+
+    url: str
+    store: Store
+    queue: str
+    directory: Path
+
+    def count_live(self) -> int:
+        return count_live(self.store, self.queue)
+
+
+def run(report: Report, directory: Path, scenario: Scenario, url: str | None = None) -> None:
+    """Both halves, and the verdict, on the store that `url` names, else on an SQLite file in the directory.
+
+    Every task of that store is part of its own audit, and the settled ones stay in its history.
+    """
+    url = url or f"sqlite:///{directory / 'crashes.db'}"
     store = open_store(url)
+    place = _Place(url, store, f"crashes-{uuid4().hex[:8]}", directory)
     try:
         store.migrate()
-        _kill_enqueuers(report, store, url, scenario)
-        logs = _kill_claimers(report, store, url, directory, scenario)
-        expected = [task_id(number) for number in range(scenario.tasks)]
-        verdict = judge(expected, read_logs(logs), read_history(store, QUEUE), count_live(store, QUEUE))
+        _kill_enqueuers(report, place, scenario)
+        logs = _kill_claimers(report, place, scenario)
+        expected = (task_id(place.queue, number) for number in range(scenario.tasks))
+        verdict = judge(expected, read_logs(logs), read_history(store, place.queue), place.count_live())
         _tell(report, verdict, scenario)
-        again = ask("victims", "enqueue", url, scenario.tasks)
+        again = ask("victims", "enqueue", url, place.queue, scenario.tasks)
         report.holds("enqueueing all again, after they settled, adds nothing (L4)", again["inserted"] == 0)
         wrong = store.audit()
         report.holds("the store's own audit finds nothing", not wrong, "; ".join(wrong[:SHOWN]))
@@ -61,21 +81,21 @@ def run(report: Report, directory: Path, scenario: Scenario) -> None:
         store.close()
 
 
-def _kill_enqueuers(report: Report, store: Store, url: str, scenario: Scenario) -> None:
+def _kill_enqueuers(report: Report, place: _Place, scenario: Scenario) -> None:
     report.head(
         f"Enqueueing {scenario.tasks:,} tasks; the enqueuer is killed {scenario.enqueuer_kills} times in mid-batch"
     )
     random = Random(scenario.seed)
     started = time.perf_counter()
     for threshold in sorted(random.sample(range(1, scenario.tasks), scenario.enqueuer_kills)):
-        enqueuer = start("victims", "enqueue", url, scenario.tasks)
-        while count_live(store, QUEUE) < threshold and enqueuer.poll() is None:
+        enqueuer = start("victims", "enqueue", place.url, place.queue, scenario.tasks)
+        while place.count_live() < threshold and enqueuer.poll() is None:
             time.sleep(0.02)
         _kill(enqueuer)
-        report.note(f"killed after {count_live(store, QUEUE):,} tasks")
-    last = ask("victims", "enqueue", url, scenario.tasks)
+        report.note(f"killed after {place.count_live():,} tasks")
+    last = ask("victims", "enqueue", place.url, place.queue, scenario.tasks)
     report.figure("enqueueing, with every restart", time.perf_counter() - started, "s")
-    complete = last["inserted"] + last["existing"] == scenario.tasks == count_live(store, QUEUE)
+    complete = last["inserted"] + last["existing"] == scenario.tasks == place.count_live()
     report.holds("every id is there exactly once", complete, json.dumps(last))
 
 
@@ -83,18 +103,18 @@ def _kill_enqueuers(report: Report, store: Store, url: str, scenario: Scenario) 
 class _Claimers:
     """The claimers that run now, and the logs of all that ever ran."""
 
-    url: str
-    directory: Path
-    lease: float
+    place: _Place
+    scenario: Scenario
     running: list[subprocess.Popen[str]] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def add(self) -> None:
         """Start one more, with a log of its own."""
-        log = self.directory / f"claimer-{len(self.logs)}.log"
+        place, scenario = self.place, self.scenario
+        log = place.directory / f"claimer-{len(self.logs)}.log"
         log.touch()
-        self.running.append(start("victims", "claim", self.url, log.stem, log, self.lease))
+        self.running.append(start("victims", "claim", place.url, place.queue, log, scenario.limit, scenario.lease))
         self.logs.append(log)
 
     def replace(self, index: int) -> None:
@@ -110,13 +130,15 @@ class _Claimers:
         stopped = self.running[index % 2 :: 2]
         for claimer in stopped:
             claimer.send_signal(signal.SIGSTOP)
-        time.sleep(2 * self.lease)
+        time.sleep(2 * self.scenario.lease)
         for claimer in stopped:
             claimer.send_signal(signal.SIGCONT)
 
     def settled(self) -> int:
         """About how many tasks are settled: half of the lines of all logs, which are of like length."""
-        return sum(log.stat().st_size for log in self.logs) // _BYTES_A_TASK
+        a_task = task_id(self.place.queue, 0)
+        lines = f"L {a_task} {'t' * 36} 1 {10**15} {10**15}\nS {a_task} {'t' * 36}\n"
+        return sum(log.stat().st_size for log in self.logs) // len(lines)
 
     def wait(self) -> None:
         """Until all have ended by themselves."""
@@ -131,14 +153,12 @@ class _Claimers:
             _kill(claimer)
 
 
-_BYTES_A_TASK = len(f"L {task_id(0)} {'t' * 36} 1 {10**15} {10**15}\nS {task_id(0)} {'t' * 36}\n")
-
-
-def _kill_claimers(report: Report, store: Store, url: str, directory: Path, scenario: Scenario) -> list[Path]:
+def _kill_claimers(report: Report, place: _Place, scenario: Scenario) -> list[Path]:
     report.head(
-        f"{scenario.processes} claimers; {scenario.kills} are killed, half of them paused {scenario.pauses} times"
+        f"{scenario.processes} claimers of {scenario.limit} tasks at a time; {scenario.kills} are killed, half of them "
+        f"paused {scenario.pauses} times"
     )
-    claimers = _Claimers(url, directory, scenario.lease)
+    claimers = _Claimers(place, scenario)
     random = Random(scenario.seed + 1)
     started = time.perf_counter()
     try:
@@ -150,7 +170,9 @@ def _kill_claimers(report: Report, store: Store, url: str, directory: Path, scen
         claimers.wait()
     finally:
         claimers.stop()
-    report.figure("from the first start to the last settlement", time.perf_counter() - started, "s")
+    seconds = time.perf_counter() - started
+    report.figure("from the first start to the last settlement", seconds, "s")
+    report.figure("tasks claimed and settled a second", scenario.tasks / seconds, "")
     report.holds("every stroke hit a process at work", hits == len(strokes), f"{hits} of {len(strokes)}")
     report.holds("no claimer failed by itself", not claimers.failed, "; ".join(claimers.failed[:1]))
     return claimers.logs

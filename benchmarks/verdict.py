@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -68,25 +68,25 @@ class Verdict:
     """Leases of claimers killed before they could log them, told by the attempt number."""
 
 
-def judge(expected: Sequence[TaskId], logs: Logs, history: Iterable[TaskRecord], live: int) -> Verdict:
+def judge(expected: Iterable[TaskId], logs: Logs, history: Iterable[TaskRecord], live: int) -> Verdict:
     """Hold the logs against history. `live` is how many tasks the store still counts as such."""
     verdict = Verdict(dropped=logs.dropped)
-    found: dict[TaskId, TaskRecord] = {}
+    missing, found = set(expected), set[TaskId]()
     for task in history:
         if task.id in found:
             verdict.lost.append(f"{task.id} is in history twice")
-        found[task.id] = task
+        elif task.id not in missing:
+            verdict.lost.append(f"{task.id} was never enqueued")
+        elif task.state is not State.DONE:
+            verdict.lost.append(f"{task.id} is {task.state}")
+        else:
+            _judge_task(verdict, task, sorted(logs.leasings[task.id]), logs.settled[task.id])
+        found.add(task.id)
+        missing.discard(task.id)
     verdict.tasks = len(found)
+    verdict.lost.extend(f"{task_id} is lost" for task_id in sorted(missing))
     if live:
         verdict.lost.append(f"{live} tasks are still live")
-    for task_id in sorted(found.keys() - set(expected)):
-        verdict.lost.append(f"{task_id} was never enqueued")
-    for task_id in expected:
-        settled = found.get(task_id)
-        if settled is None or settled.state is not State.DONE:
-            verdict.lost.append(f"{task_id} is {'lost' if settled is None else settled.state}")
-        else:
-            _judge_task(verdict, settled, sorted(logs.leasings[task_id]), logs.settled[task_id])
     return verdict
 
 

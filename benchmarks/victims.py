@@ -17,41 +17,39 @@ from benchmarks.ledger import Ledger
 from wiggle_core import Done, Engine, NewTask, QueueCriteria, RetryPolicy, open_engine
 from wiggle_core.tasks.task import LIVE, TaskRecord
 
-QUEUE = "work"
-CRITERIA = QueueCriteria(QUEUE)
-BATCH = 20
 _MICROSECOND = timedelta(microseconds=1)
 # Expired runs come back soon, some through SCHEDULED and promotion, and are never given up.
 RETRY = RetryPolicy(max_attempts=1000, initial_backoff=timedelta(milliseconds=50), max_backoff=timedelta(seconds=1))
 
 
-def task_id(number: int) -> str:
+def task_id(queue: str, number: int) -> str:
     """The id of a task, the same whenever the enqueuer starts again."""
-    return f"task-{number:08d}"
+    return f"{queue}-{number:08d}"
 
 
-def enqueue(url: str, count: int) -> None:
+def enqueue(url: str, queue: str, count: int) -> None:
     """Put the tasks on the queue, as if none were there yet, and print how many were new."""
     with open_engine(url) as engine:
-        done = engine.enqueue_many(_tasks(count), batch=500)
+        done = engine.enqueue_many(_tasks(queue, count), batch=500)
     print(json.dumps({"inserted": done.inserted, "existing": done.existing}), flush=True)
 
 
-def _tasks(count: int) -> Iterator[NewTask]:
+def _tasks(queue: str, count: int) -> Iterator[NewTask]:
     for number in range(count):
-        yield NewTask(queue=QUEUE, step="work", payload={"number": number}, id=task_id(number), retry=RETRY)
+        yield NewTask(queue, "work", {"number": number}, id=task_id(queue, number), retry=RETRY)
 
 
-def claim(url: str, owner: str, log: str, lease: float) -> None:
-    """Claim and settle until nothing is live."""
-    ttl = timedelta(seconds=lease)
+def claim(url: str, queue: str, log: str, limit: int, lease: float) -> None:
+    """Claim and settle, up to `limit` tasks at a time, until nothing is live."""
+    ttl, criteria = timedelta(seconds=lease), [QueueCriteria(queue)]
     ledger = Ledger(Path(log))
+    owner = Path(log).stem
     swept = time.monotonic()
     with open_engine(url) as engine:
         while True:
-            tasks = engine.claim(owner, [CRITERIA], limit=BATCH, lease=ttl)
+            tasks = engine.claim(owner, criteria, limit=limit, lease=ttl)
             _settle(engine, tasks, ledger, ttl)
-            if not tasks and not _is_anything_live(engine):
+            if not tasks and not engine.count(criteria[0], LIVE, cap=1):
                 return
             if not tasks or time.monotonic() - swept > lease / 4:
                 engine.sweep()
@@ -71,17 +69,13 @@ def _settle(engine: Engine, tasks: list[TaskRecord], ledger: Ledger, ttl: timede
         ledger.write(f"{'S' if task.id in held else 'X'} {task.id} {task.token}")
 
 
-def _is_anything_live(engine: Engine) -> bool:
-    return engine.count(CRITERIA, LIVE, cap=1) > 0
-
-
 def main(arguments: list[str]) -> None:
-    """`enqueue URL COUNT` or `claim URL OWNER LOG LEASE`."""
+    """`enqueue URL QUEUE COUNT` or `claim URL QUEUE LOG LIMIT LEASE`."""
     match arguments:
-        case ["enqueue", url, count]:
-            enqueue(url, int(count))
-        case ["claim", url, owner, log, lease]:
-            claim(url, owner, log, float(lease))
+        case ["enqueue", url, queue, count]:
+            enqueue(url, queue, int(count))
+        case ["claim", url, queue, log, limit, lease]:
+            claim(url, queue, log, int(limit), float(lease))
         case _:
             raise SystemExit(main.__doc__)
 
