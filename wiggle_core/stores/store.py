@@ -303,6 +303,57 @@ class Grants(Protocol):
         ...
 
 
+@runtime_checkable
+class Enlist(Protocol):
+    """Optional power of a store in a database that callers have tables of their own in: to take tasks along in a
+    caller's own transaction."""
+
+    def enlist(self, connection: object, tasks: Sequence[TaskRecord]) -> None:
+        """Insert tasks by way of the caller's connection, to be committed or rolled back with what else it does.
+
+        READY ones enter SCHEDULED and due, so that a transaction which is left open holds nothing of ours (N3). An id
+        that is live, or in history, is left alone (L4). Nothing is replayed: after a StoreError the caller's
+        transaction is lost. Raises EnlistRejected, with nothing sent, for a connection that will not do.
+        """
+        ...
+
+
+class Line(Protocol):
+    """A connection by which processes tell each other on which queues tasks became READY. For one thread. Raises
+    StoreError when it is lost, and is then of no more use."""
+
+    def fileno(self) -> int:
+        """What to wait at until there is something to hear."""
+        ...
+
+    def tell(self, queues: Collection[str]) -> None:
+        """Name queues to all others who hear."""
+        ...
+
+    def heard(self) -> set[str]:
+        """The queues that others named since it was asked last. Does not wait."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Notify(Protocol):
+    """Optional power of a store whose database passes messages on: to wake the workers of other processes at once.
+
+    A hint and no more: what is not heard is found when a worker looks again.
+    """
+
+    @property
+    def notifies(self) -> bool:
+        """Whether the store was opened to do so."""
+        ...
+
+    def open_line(self, *, hears: bool) -> Line:
+        """A line, by which others are heard only where `hears`."""
+        ...
+
+
 class StorePlugin(Protocol):
     """A module named by an entry point of the group `wiggle.stores`; the entry point's name is the URL scheme.
 
