@@ -5,6 +5,7 @@
     ├── DeclarationError            a workflow's attributes were refused (A1)
     ├── TaskRejected                a task was refused at enqueue; `field` names what was wrong (C7)
     ├── WorkerRejected              a worker was refused at start
+    ├── EnlistRejected              tasks cannot join the transaction of the connection given
     ├── LeaseLost                   a lease was no longer held when it was named (L2)
     ├── RevisionConflict            a document changed since it was read
     ├── UnknownScheme               no store serves the URL's scheme
@@ -57,6 +58,11 @@ class TaskRejected(WiggleError):
 
 class WorkerRejected(WiggleError):
     """A worker was refused at start: no handler, a queue named twice, or criteria that can never match."""
+
+
+class EnlistRejected(WiggleError):
+    """Tasks cannot join the caller's transaction: the store knows no such thing, or the connection given is of another
+    kind, leads to another database, or is in no transaction. Nothing was sent that changes anything."""
 
 
 class LeaseLost(WiggleError):
