@@ -8,6 +8,7 @@
     ├── EnlistRejected              tasks cannot join the transaction of the connection given
     ├── LeaseLost                   a lease was no longer held when it was named (L2)
     ├── RevisionConflict            a document changed since it was read
+    ├── StaleLanes                  the lanes of the store changed; read them again (N3)
     ├── UnknownScheme               no store serves the URL's scheme
     ├── StoreNotInstalled           the store's driver is missing
     ├── InvalidStoreUrl             the store cannot be reached by such a URL
@@ -80,6 +81,14 @@ class RevisionConflict(WiggleError):
         super().__init__(f"document {kind} {key!r} changed since it was read; read it again")
         self.kind = kind
         self.key = key
+
+
+class StaleLanes(WiggleError):
+    """Tasks were placed, or a claim was planned, by lanes that have changed since (N3). Nothing was applied: read the
+    changes and do it again. The engine does, so that its callers never see this."""
+
+    def __init__(self) -> None:
+        super().__init__("the lanes of the store changed since they were read")
 
 
 class UnknownScheme(WiggleError):

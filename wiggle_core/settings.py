@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wiggle_core.errors import InvalidSetting
+from wiggle_core.lanes.planner import LanePolicy
 from wiggle_core.tasks.payload import MAX_PAYLOAD_BYTES
 
 PREFIX = "WIGGLE_"
@@ -25,6 +26,8 @@ class Settings(BaseModel):
     """How often each worker promotes due tasks and takes expired leases back; once an hour at least."""
     history_retention_seconds: Annotated[int, Field(ge=0)] = 24 * 60 * 60
     """How long settled tasks are kept; ten minutes at least, whatever is set (L4)."""
+    lanes: LanePolicy = LanePolicy.AUTO
+    """Which criteria have lanes of their own (N4): auto, on or off."""
     payload_max_bytes: Annotated[int, Field(ge=1)] = MAX_PAYLOAD_BYTES
     """The largest payload or result, in bytes of UTF-8 JSON."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from wiggle_core.stores.lanes import NO_LANES, Lanes, Placed
 from wiggle_core.stores.store import (
     Capabilities,
     Change,
@@ -27,6 +28,7 @@ CAPABILITIES = Capabilities(
     strict_order=True,
     native_like=True,
     native_predicate=True,
+    rare_below=0.05,
     max_batch=1_000,
     processes=True,
     durable=True,
@@ -48,6 +50,10 @@ class PostgresStore:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    @property
+    def lanes(self) -> Lanes | None:
+        return None
 
     def now(self) -> int:
         return self._estimate() if self._clock is None else self._clock()
@@ -80,7 +86,7 @@ class PostgresStore:
 
     # Tasks
 
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         return enqueueing.enqueue(self._connections, tasks)
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
@@ -89,7 +95,7 @@ class PostgresStore:
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
         return leasing.extend(self._connections, self._injected(), leases, ttl)
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         return leasing.apply(self._connections, self._injected(), changes)
 
     def due(self, limit: int) -> list[TaskRecord]:

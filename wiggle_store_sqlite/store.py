@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from wiggle_core.stores.lanes import NO_LANES, Lanes, Placed
 from wiggle_core.stores.store import (
     Capabilities,
     Change,
@@ -40,12 +41,17 @@ class SqliteStore:
             strict_order=True,
             native_like=True,
             native_predicate=True,
+            rare_below=0.05,
             max_batch=1_000,
             processes=not place.is_memory,
             durable=not place.is_memory,
         )
         if place.is_memory or is_scratch:
             self.migrate()
+
+    @property
+    def lanes(self) -> Lanes | None:
+        return None
 
     def now(self) -> int:
         return self._clock()
@@ -73,7 +79,7 @@ class SqliteStore:
 
     # Tasks
 
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         return enqueueing.enqueue(self._connections, tasks)
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
@@ -82,7 +88,7 @@ class SqliteStore:
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
         return leasing.extend(self._connections, self._clock, leases, ttl)
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         return leasing.apply(self._connections, self._clock, changes)
 
     def due(self, limit: int) -> list[TaskRecord]:

@@ -281,7 +281,7 @@ class ForgetsTheSettled(MemoryStore):
 
 
 class LosesBetweenTwoCommits(MemoryStore):
-    def _put(self, task: TaskRecord) -> TaskRecord:
+    def _put(self, task: TaskRecord, lanes: Sequence[LaneId] = ()) -> TaskRecord:
         if task.state in SETTLED:
             self._remove(task.id)
             self._commit()
@@ -295,7 +295,7 @@ class LosesBetweenTwoCommits(MemoryStore):
 
 
 class DoublesBetweenTwoCommits(LosesBetweenTwoCommits):
-    def _put(self, task: TaskRecord) -> TaskRecord:
+    def _put(self, task: TaskRecord, lanes: Sequence[LaneId] = ()) -> TaskRecord:
         if task.state in SETTLED:
             self._history[task.id] = task
             self._commit()

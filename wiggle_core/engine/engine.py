@@ -20,6 +20,9 @@ from wiggle_core.engine.subscriptions import Subscription, Subscriptions
 from wiggle_core.engine.sweeper import DEFAULT_LIMIT, Swept, move_due, purge
 from wiggle_core.engine.workers import WorkerInfo, forget_silent, list_workers, read_workers
 from wiggle_core.errors import LeaseLost, TaskRejected
+from wiggle_core.lanes.book import LaneBook
+from wiggle_core.lanes.keeper import LaneKeeper
+from wiggle_core.lanes.planner import Planner
 from wiggle_core.settings import Settings
 from wiggle_core.stores.registry import open_store, store_url
 from wiggle_core.stores.replay import Replaying
@@ -70,7 +73,10 @@ class Engine:
         self._misses = Misses()
         self._declarations = Declarations(store, self._misses)
         longest = self.settings.payload_max_bytes
-        self._placement = Placement(store, self._declarations, self._subscriptions, longest)
+        book = LaneBook(store)
+        self._planner = Planner(store, book, self.settings.lanes)
+        self.lanes = LaneKeeper(store, book, self._planner)
+        self._placement = Placement(store, book, self._declarations, self._subscriptions, longest)
 
     def __enter__(self) -> Engine:
         return self
@@ -159,7 +165,7 @@ class Engine:
             raise ValueError("limit is at least 1")
         if not routes:
             return []
-        return self.store.claim(ClaimRequest(owner, uuid4().hex, _ttl(lease), limit, routes))
+        return self._planner.claim(ClaimRequest(owner, uuid4().hex, _ttl(lease), limit, routes))
 
     def extend(self, leases: Sequence[Lease], lease: timedelta = DEFAULT_LEASE) -> set[Lease]:
         """Keep leases for `lease` from now on; those that were still held (L2)."""
@@ -233,8 +239,10 @@ class Engine:
     # Time and waking
 
     def sweep(self, limit: int = DEFAULT_LIMIT) -> Swept:
-        """One pass: at most `limit` due tasks promoted or taken back, and as many forgotten of old history."""
+        """One pass: at most `limit` due tasks promoted or taken back, as many forgotten of old history, and the lanes
+        cared for (N4)."""
         moved = self.sweep_due(limit)
+        self.lanes.care()
         return Swept(moved.promoted, moved.retried, moved.failed, self._purge(limit))
 
     def sweep_due(self, limit: int = DEFAULT_LIMIT) -> Swept:

@@ -1,7 +1,7 @@
 """The one place through which tasks become READY: enqueue, retry, release, promotion, expiry and revival.
 
-Each of them extracts the attributes anew from the stored payload (A2), and wakes the local workers that would take
-the task. Whatever else has to happen to every READY task belongs here.
+Each of them extracts the attributes anew from the stored payload (A2), puts the task into the lanes that it matches
+(N2), and wakes the local workers that would take it. Whatever else has to happen to every READY task belongs here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from wiggle_core.criteria.tree import Value
 from wiggle_core.engine.declarations import Declarations, Reading
 from wiggle_core.engine.subscriptions import Subscriptions
 from wiggle_core.errors import TaskRejected
+from wiggle_core.lanes.book import Knowledge, LaneBook
+from wiggle_core.stores.lanes import Placed
 from wiggle_core.stores.store import (
     Change,
     Expire,
@@ -47,11 +49,13 @@ class Placement:
     def __init__(
         self,
         store: Store,
+        book: LaneBook,
         declarations: Declarations,
         subscriptions: Subscriptions,
         longest_payload: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self._store = store
+        self._book = book
         self._declarations = declarations
         self._subscriptions = subscriptions
         self._longest_payload = longest_payload
@@ -63,7 +67,10 @@ class Placement:
         """
         now, attributes_of = self._store.now(), self._declarations.reading().attributes
         records = [admit(each, now, attributes_of, self._longest_payload) for each in new]
-        inserted = self._store.enqueue(records)
+        inserted = self._book.place(
+            lambda known: _placed(known, [each if each.state is State.READY else None for each in records]),
+            lambda placed: self._store.enqueue(records, placed),
+        )
         self._announce([each for each in records if each.state is State.READY and each.id in inserted])
         return [each.id for each in records], inserted
 
@@ -71,10 +78,14 @@ class Placement:
         """Apply changes, in transactions as large as the store takes; the ids of those that took effect."""
         applied: set[TaskId] = set()
         for part in parts(moves, self._store.capabilities.max_batch):
-            done = self._store.apply([move.change for move in part])
+            done = self._apply(part)
             self._announce([move.ready for move in part if move.ready is not None and change_id(move.change) in done])
             applied |= done
         return applied
+
+    def _apply(self, moves: Sequence[Move]) -> set[TaskId]:
+        changes, ready = [move.change for move in moves], [move.ready for move in moves]
+        return self._book.place(lambda known: _placed(known, ready), lambda placed: self._store.apply(changes, placed))
 
     def placing(self) -> Placing:
         """The moves of one call or batch, which share what is read of the declarations."""
@@ -83,6 +94,13 @@ class Placement:
     def _announce(self, ready: Sequence[TaskRecord]) -> None:
         if ready:
             self._subscriptions.announce(ready)
+
+
+def _placed(known: Knowledge, ready: Sequence[TaskRecord | None]) -> Placed:
+    """The lanes of tasks as they will stand READY; None for one that will not."""
+    if not known.indexes:
+        return Placed(known.epoch)
+    return Placed(known.epoch, [() if task is None else known.entered(task, task.queue) for task in ready])
 
 
 class Placing:

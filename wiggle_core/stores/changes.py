@@ -54,6 +54,19 @@ def changed(task: TaskRecord, change: Change, now: int) -> TaskRecord:
             assert_never(change)
 
 
+def makes_ready(change: Change) -> bool:
+    """Whether a task is READY once this change took effect, so that the lanes it enters matter (N3)."""
+    match change:
+        case Requeue(_, delay) | Expire(_, delay):
+            return delay is not None and delay <= 0
+        case GiveBack() | Promote() | Revive():
+            return True
+        case Finish() | Cancel():
+            return False
+        case _:
+            assert_never(change)
+
+
 def is_leased(task: TaskRecord, token: str) -> bool:
     """Whether the task runs under this token; a lease that ran out is held until it is taken back (L2)."""
     return task.state is State.RUNNING and task.token == token

@@ -10,7 +10,6 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
@@ -18,10 +17,10 @@ from threading import RLock
 
 from sqlalchemy import URL
 
-from wiggle_core.criteria.evaluate import Matcher, compile_predicate
-from wiggle_core.criteria.tree import Predicate
 from wiggle_core.errors import InvalidStoreUrl, RevisionConflict
-from wiggle_core.stores.changes import changed, is_leased, permits
+from wiggle_core.stores.changes import changed, is_leased, makes_ready, permits
+from wiggle_core.stores.lanes import NO_LANES, LaneId, Placed
+from wiggle_core.stores.memory_lanes import MemoryLanes, matcher
 from wiggle_core.stores.store import (
     Capabilities,
     Change,
@@ -47,6 +46,7 @@ CAPABILITIES = Capabilities(
     strict_order=True,
     native_like=False,
     native_predicate=False,
+    rare_below=0.05,
     max_batch=10_000,
     processes=False,
     durable=False,
@@ -65,11 +65,6 @@ def open_scratch(url: URL, *, clock: Clock | None = None) -> MemoryStore:
     return open_store(url, clock=clock)
 
 
-@lru_cache(maxsize=1024)
-def _matcher(predicate: Predicate) -> Matcher:
-    return compile_predicate(predicate)
-
-
 class MemoryStore:
     """A `Store` whose database is this object. Thread-safe; gone with the process."""
 
@@ -83,10 +78,15 @@ class MemoryStore:
         # Nor must a sweep pass over them: SCHEDULED and RUNNING tasks, with the time when `due` last returned each.
         self._waiting: dict[TaskId, int | None] = {}
         self._documents: dict[tuple[str, str], Document] = {}
+        self._lanes = MemoryLanes(self._lock, self._clock, self._live, self._ready)
 
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    @property
+    def lanes(self) -> MemoryLanes:
+        return self._lanes
 
     def now(self) -> int:
         return self._clock()
@@ -107,7 +107,7 @@ class MemoryStore:
             settled = [
                 f"task {each!r} is both live and in history" for each in sorted(self._live.keys() & self._history)
             ]
-            return misplaced + settled
+            return misplaced + settled + self._lanes.audit()
 
     def schema_sql(self) -> str:
         return ""
@@ -117,24 +117,32 @@ class MemoryStore:
 
     # Tasks
 
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         inserted = set()
         with self._lock:
-            for task in tasks:
+            if any(task.state is State.READY for task in tasks):
+                self._lanes.require(placed)
+            for index, task in enumerate(tasks):
                 if self.get(task.id) is None:
-                    self._put(replace(task, attributes=dict(task.attributes)))
+                    self._put(replace(task, attributes=dict(task.attributes)), placed.of(index))
                     inserted.add(task.id)
         return inserted
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         with self._lock:
-            first = list(islice(merge(*map(self._walk, request.routes)), request.limit))
+            first = list(islice(merge(*map(self._keys, request.routes)), request.limit))
             lease_until = self.now() + request.ttl
-            return [self._lease(self._live[key.id], request, lease_until) for key in first]
+            claimed = [self._lease(self._live[key.id], request, lease_until) for key in first]
+            for route in request.routes:
+                if route.lane is not None:
+                    self._lanes.drop_dead_head(route.lane)
+            return claimed
 
-    def _walk(self, route: Route) -> Iterator[OrderKey]:
-        """The keys of the READY tasks that match, in claim order (O1)."""
-        is_match = _matcher(route.predicate)
+    def _keys(self, route: Route) -> Iterator[OrderKey]:
+        """The keys of the READY tasks that match, in claim order (O1), from the route's lane if it has one."""
+        if route.lane is not None:
+            return self._lanes.keys(route.lane)
+        is_match = matcher(route.predicate)
         return (key for key in self._ready.get(route.queue, ()) if is_match(self._live[key.id]))
 
     def _lease(self, task: TaskRecord, request: ClaimRequest, lease_until: int) -> TaskRecord:
@@ -152,16 +160,19 @@ class MemoryStore:
         task = self._live.get(lease.task_id)
         return task is not None and is_leased(task, lease.token)
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         with self._lock:
+            if any(map(makes_ready, changes)):
+                self._lanes.require(placed)
             now = self.now()
-            return {change_id(change) for change in sorted(changes, key=change_id) if self._take_effect(change, now)}
+            ordered = sorted(enumerate(changes), key=lambda each: change_id(each[1]))
+            return {change_id(change) for index, change in ordered if self._take_effect(change, now, placed.of(index))}
 
-    def _take_effect(self, change: Change, now: int) -> bool:
+    def _take_effect(self, change: Change, now: int, lanes: Sequence[LaneId]) -> bool:
         task = self.get(change_id(change))
         if task is None or not permits(task, change, now):
             return False
-        self._put(changed(task, change, now))
+        self._put(changed(task, change, now), lanes)
         return True
 
     def due(self, limit: int) -> list[TaskRecord]:
@@ -181,12 +192,13 @@ class MemoryStore:
         # The lower bound is for a clock that stepped back: it must not stretch a reservation.
         return reserved_at is not None and reserved_at <= now < reserved_at + RESERVATION_MICROS
 
-    def _put(self, task: TaskRecord) -> TaskRecord:
-        """Keep the task where its state belongs, and nowhere else."""
+    def _put(self, task: TaskRecord, lanes: Sequence[LaneId] = ()) -> TaskRecord:
+        """Keep the task where its state belongs, and nowhere else; a READY one in these lanes too."""
         self._remove(task.id)
         (self._history if task.state in SETTLED else self._live)[task.id] = task
         if task.state is State.READY:
             insort(self._ready[task.queue], task.order_key)
+            self._lanes.enter(task, lanes)
         elif task.state in LIVE:
             self._waiting[task.id] = None
         return task
@@ -227,7 +239,7 @@ class MemoryStore:
             return sum(1 for _ in islice(self._matching(route, states), cap))
 
     def _matching(self, route: Route, states: Collection[State]) -> Iterator[TaskRecord]:
-        is_match = _matcher(route.predicate)
+        is_match = matcher(route.predicate)
         for tasks in (self._live, self._history):
             for task in tasks.values():
                 if task.queue == route.queue and task.state in states and is_match(task):
@@ -244,9 +256,16 @@ class MemoryStore:
 
     def explain(self, route: Route, limit: int) -> Explanation:
         with self._lock:
-            depth = len(self._ready.get(route.queue, ()))
-        line = f"walk in process: the {depth} READY tasks of queue {route.queue!r} in claim order, until {limit} match"
-        return Explanation("", (), (line,))
+            found = list(islice(self._keys(route), limit))
+            if route.lane is not None:
+                line = f"lane {route.lane} in process: its first {limit} tasks"
+                return Explanation("", (), (line,), len(found))
+            keys = self._ready.get(route.queue, [])
+            read = len(keys) if len(found) < limit else bisect_left(keys, found[-1]) + 1
+        line = (
+            f"walk in process: the {len(keys)} READY tasks of queue {route.queue!r} in claim order, until {limit} match"
+        )
+        return Explanation("", (), (line,), read)
 
     def purge(self, before: int, limit: int) -> int:
         with self._lock:
@@ -254,6 +273,7 @@ class MemoryStore:
             forgotten = list(islice(old, limit))
             for task_id in forgotten:
                 self._remove(task_id)
+                self._lanes.forget(task_id)
             return len(forgotten)
 
     # Documents

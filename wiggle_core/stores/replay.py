@@ -10,10 +10,22 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from wiggle_core.errors import AmbiguousStoreError, StoreError, TransientStoreError
+from wiggle_core.criteria.tree import Predicate
+from wiggle_core.errors import AmbiguousStoreError, StaleLanes, StoreError, TransientStoreError
+from wiggle_core.stores.lanes import (
+    NO_LANES,
+    Lane,
+    LaneChanges,
+    LaneId,
+    LaneRow,
+    Lanes,
+    NewLane,
+    Placed,
+    ReadyTasks,
+)
 from wiggle_core.stores.store import (
     Cancel,
     Capabilities,
@@ -82,6 +94,10 @@ class Replaying:
     def capabilities(self) -> Capabilities:
         return self.store.capabilities
 
+    @property
+    def lanes(self) -> Lanes | None:
+        return None if self.store.lanes is None else ReplayingLanes(self.store.lanes, self._try)
+
     def now(self) -> int:
         return self._try(self.store.now)
 
@@ -100,14 +116,22 @@ class Replaying:
     def close(self) -> None:
         self.store.close()
 
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         # An id that is there after an AMBIGUOUS answer counts as inserted now: by its id the task is the caller's.
-        # Inserting again is harmless (L4), and needed when the lost commit was not applied.
+        # Inserting again is harmless (L4), and needed when the lost commit was not applied. The lanes may have changed
+        # since, which is the caller's business only when the first try was not applied.
         def resolve() -> set[TaskId]:
-            inserted = self.store.enqueue(tasks)
-            return inserted | set(self.store.lookup([task.id for task in tasks]))
+            ids = [task.id for task in tasks]
+            try:
+                inserted = self.store.enqueue(tasks, placed)
+            except StaleLanes:
+                known = set(self.store.lookup(ids))
+                if known.issuperset(ids):
+                    return known
+                raise
+            return inserted | set(self.store.lookup(ids))
 
-        return self._try(lambda: self.store.enqueue(tasks), resolve)
+        return self._try(lambda: self.store.enqueue(tasks, placed), resolve)
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         return self._try(lambda: self.store.claim(request), lambda: self.store.leased(request.token))
@@ -115,13 +139,23 @@ class Replaying:
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
         return self._try(lambda: self.store.extend(leases, ttl))
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
-        def resolve() -> set[TaskId]:
-            applied = self.store.apply(changes)
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
+        def seen() -> set[TaskId]:
             fates = self.store.lookup([change_id(change) for change in changes])
-            return applied | {change_id(change) for change in changes if _took_effect(change, fates)}
+            return {change_id(change) for change in changes if _took_effect(change, fates)}
 
-        return self._try(lambda: self.store.apply(changes), resolve)
+        def resolve() -> set[TaskId]:
+            try:
+                applied = self.store.apply(changes, placed)
+            except StaleLanes:
+                # One transaction: that one of its changes took effect tells that it was applied.
+                found = seen()
+                if found:
+                    return found
+                raise
+            return applied | seen()
+
+        return self._try(lambda: self.store.apply(changes, placed), resolve)
 
     def due(self, limit: int) -> list[TaskRecord]:
         return self._try(lambda: self.store.due(limit))
@@ -169,6 +203,60 @@ class Replaying:
 
     def delete_document(self, kind: str, key: str) -> bool:
         return self._try(lambda: self.store.delete_document(kind, key))
+
+
+class _Attempt(Protocol):
+    """`Replaying._try`."""
+
+    def __call__(self, action: Callable[[], T], /) -> T: ...
+
+
+class ReplayingLanes:
+    """The lanes inside, likewise. Every call but one may be made twice: what `open` and `close` began stands FILLING or
+    CLOSING, and whoever looks for the unfinished goes on with it."""
+
+    def __init__(self, lanes: Lanes, attempt: _Attempt) -> None:
+        self._lanes = lanes
+        self._try = attempt
+
+    def read(self, since: int) -> LaneChanges:
+        return self._try(lambda: self._lanes.read(since))
+
+    def open(self, wanted: Sequence[NewLane]) -> list[Lane]:
+        return self._try(lambda: self._lanes.open(wanted))
+
+    def close(self, ids: Collection[LaneId]) -> list[Lane]:
+        return self._try(lambda: self._lanes.close(ids))
+
+    def drained(self, epoch: int, timeout: float) -> bool:
+        return self._try(lambda: self._lanes.drained(epoch, timeout))
+
+    def ready_tasks(self, queue: str, matching: Sequence[Predicate], after: OrderKey | None, size: int) -> ReadyTasks:
+        return self._try(lambda: self._lanes.ready_tasks(queue, matching, after, size))
+
+    def fill(self, rows: Sequence[LaneRow]) -> None:
+        self._try(lambda: self._lanes.fill(rows))
+
+    def finish(self, ids: Collection[LaneId]) -> None:
+        self._try(lambda: self._lanes.finish(ids))
+
+    def clear(self, ids: Collection[LaneId], limit: int) -> int:
+        return self._try(lambda: self._lanes.clear(ids, limit))
+
+    def unfinished(self, silence: int) -> list[Lane]:
+        return self._try(lambda: self._lanes.unfinished(silence))
+
+    def note_work(self, ids: Collection[LaneId]) -> None:
+        self._try(lambda: self._lanes.note_work(ids))
+
+    def note_use(self, hits: Mapping[LaneId, int]) -> None:
+        self._try(lambda: self._lanes.note_use(hits))
+
+    def prune(self, after: LaneRow | None, size: int) -> LaneRow | None:
+        return self._try(lambda: self._lanes.prune(after, size))
+
+    def sizes(self, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:
+        return self._try(lambda: self._lanes.sizes(ids, cap))
 
 
 def _took_effect(change: Change, fates: dict[TaskId, Fate]) -> bool:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from sqlalchemy import URL
 
 from wiggle_core.criteria.tree import TRUE, Predicate, Value
+from wiggle_core.stores.lanes import NO_LANES, LaneId, Lanes, Placed
 from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRecord
 
 
@@ -27,6 +28,8 @@ class Capabilities:
     """Whether LIKE is decided by the database; else by the core as residual."""
     native_predicate: bool
     """Whether the whole predicate is decided by the database, so that claims answer while the evaluator raises."""
+    rare_below: float
+    """The share of matching tasks, from 0 to 1, below which a claim through a lane costs less than a walk (N4)."""
     max_batch: int
     """How many tasks one `enqueue` or `apply` takes at best; the engine cuts longer ones."""
     processes: bool
@@ -37,10 +40,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One criteria as planned for one claim: a queue and a predicate in normal form."""
+    """One criteria as planned for one claim: a queue and a predicate in normal form.
+
+    With `lane`, a claim reads the lane of that predicate instead of walking the queue (N4).
+    """
 
     queue: str
     predicate: Predicate = TRUE
+    lane: LaneId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +171,13 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How the store would claim by a route: the statement, its binds, and the database's own plan, line by line."""
+    """How the store claims by a route: the statement, its binds, the database's own plan, line by line, and how many
+    rows of tasks and lanes it read, where that can be known (N5)."""
 
     sql: str
     binds: tuple[object, ...]
     plan: tuple[str, ...]
+    rows_read: int | None = None
 
 
 class Store(Protocol):
@@ -176,6 +185,11 @@ class Store(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """The lanes of the store, or None when it has none: then every claim walks (N4)."""
+        ...
 
     def now(self) -> int:
         """The database's time in epoch microseconds (L1)."""
@@ -208,15 +222,19 @@ class Store(Protocol):
 
     # Tasks
 
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         """Insert READY or SCHEDULED tasks in one transaction; the ids inserted now.
 
-        An id that is live, or in history, is left alone (L4); so is the second of two alike in one call.
+        An id that is live, or in history, is left alone (L4); so is the second of two alike in one call. Raises
+        StaleLanes, with nothing inserted, when a task is READY and the epoch is another (N3).
         """
         ...
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
-        """Lease the first READY tasks that match, in claim order over all routes (O1-O4)."""
+        """Lease the first READY tasks that match, in claim order over all routes (O1-O4).
+
+        Raises StaleLanes when a route names a lane that is not OPEN (N3).
+        """
         ...
 
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
@@ -226,8 +244,11 @@ class Store(Protocol):
         """
         ...
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
-        """Apply guarded changes in one transaction, in id order (L7); the ids of those that took effect."""
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
+        """Apply guarded changes in one transaction, in id order (L7); the ids of those that took effect.
+
+        Raises StaleLanes, with nothing applied, when a change may make its task READY and the epoch is another (N3).
+        """
         ...
 
     def due(self, limit: int) -> list[TaskRecord]:
@@ -269,7 +290,7 @@ class Store(Protocol):
         ...
 
     def explain(self, route: Route, limit: int) -> Explanation:
-        """How a claim by this route would be carried out."""
+        """How a claim by this route is carried out. It is, up to the tasks that it would lease; none is leased."""
         ...
 
     def purge(self, before: int, limit: int) -> int:

@@ -30,6 +30,7 @@ CAPABILITIES = Capabilities(
     strict_order=True,
     native_like=False,
     native_predicate=False,
+    rare_below=0.0,
     max_batch=1_000,
     processes=True,
     durable=True,

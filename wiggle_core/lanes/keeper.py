@@ -1,0 +1,143 @@
+"""`LaneKeeper`: opens the lanes that claims should have, goes on with those that were left, closes those without use.
+
+Any number of processes do this at once: every step may be done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from wiggle_core.errors import WiggleError
+from wiggle_core.lanes.book import LaneBook
+from wiggle_core.lanes.filling import clear, complete, resume
+from wiggle_core.lanes.planner import Planner, Verdict
+from wiggle_core.stores.lanes import Lane, LaneId, LaneRow, Lanes, LaneState, NewLane
+from wiggle_core.stores.store import Route, Store
+
+_log = logging.getLogger("wiggle.lanes")
+
+PATIENCE_SECONDS = 5.0
+"""How long the opening of lanes waits for transactions that began before it; then it is left for a later pass."""
+SILENCE_SECONDS = 30.0
+"""After so long without a word, lanes that are being filled or cleared are anybody's."""
+IDLE_SECONDS = 600.0
+"""Lanes that had no worker for so long are closed."""
+NOTE_SECONDS = 10.0
+"""How often it is told which lanes are in use, and a part of the rows looked at for dead ones."""
+TIDY_SECONDS = 60.0
+"""How often idle lanes are looked for."""
+PRUNED_ROWS = 5_000
+"""How many rows are looked at in a transaction."""
+
+
+class NoLanes(WiggleError):
+    """The store has no lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """A lane as people are told of it: its rows, dead ones included, counted up to a cap, and its age in seconds."""
+
+    lane: Lane
+    size: int
+    age: float
+
+
+class LaneKeeper:
+    """The lanes of one engine's store. Thread-safe, but for `care`, which one thread calls."""
+
+    def __init__(self, store: Store, book: LaneBook, planner: Planner, clock: Callable[[], float] = monotonic) -> None:
+        self._store = store
+        self._book = book
+        self._planner = planner
+        self._clock = clock
+        self._noted_at = self._tidied_at = clock()
+        self._pruned: LaneRow | None = None
+
+    # By hand
+
+    def infos(self, cap: int = 100_000) -> list[LaneInfo]:
+        """The lanes that are not CLOSED, by id. Raises NoLanes, StoreError."""
+        lanes, now = self._lanes(), self._store.now()
+        present = sorted(lanes.read(0).lanes, key=lambda lane: lane.id)
+        sizes = lanes.sizes([lane.id for lane in present], cap)
+        return [LaneInfo(lane, sizes.get(lane.id, 0), (now - lane.opened_at) / 1_000_000) for lane in present]
+
+    def open(
+        self, routes: Sequence[Route], reason: str = "by hand", *, patience: float = PATIENCE_SECONDS
+    ) -> list[Lane]:
+        """Open a lane for each route, and fill all of them in one pass. They stay until they are closed by hand.
+
+        Returns them as they are then: FILLING still when for `patience` seconds somebody held a transaction that began
+        before; a later pass goes on. Raises NoLanes, StoreError.
+        """
+        wanted = [NewLane(route.queue, route.predicate, reason, is_pinned=True) for route in routes]
+        return self._open(wanted, patience)
+
+    def close(self, ids: Collection[LaneId], *, patience: float = PATIENCE_SECONDS) -> list[Lane]:
+        """Close lanes, and delete their rows; those that this call began to close. Raises NoLanes, StoreError."""
+        lanes = self._lanes()
+        closing = lanes.close(ids)
+        clear(lanes, closing, patience)
+        self._book.refresh()
+        return closing
+
+    def verdict(self, route: Route) -> Verdict:
+        """How claims by a route go now, and why (N5). Raises StoreError."""
+        self._book.refresh()
+        return self._planner.verdict(route)
+
+    def _lanes(self) -> Lanes:
+        if self._store.lanes is None:
+            raise NoLanes(f"the store {self._store.capabilities.name} has no lanes")
+        return self._store.lanes
+
+    def _open(self, wanted: Sequence[NewLane], patience: float) -> list[Lane]:
+        lanes = self._lanes()
+        complete(lanes, lanes.open(wanted), patience)
+        known = self._book.refresh()
+        present = [known.by_predicate.get((new.queue, new.predicate)) for new in wanted]
+        return [lane for lane in present if lane is not None]
+
+    # Again and again
+
+    def care(self) -> None:
+        """One pass: open what is wanted, go on with what was left, tell what is used, close what is not. Raises
+        StoreError."""
+        lanes = self._store.lanes
+        if lanes is None:
+            return
+        self._book.refresh()
+        wanted = self._planner.wanted()
+        if wanted:
+            for new in wanted:
+                _log.info("a lane opens on queue %r: %s", new.queue, new.reason)
+            self._open(wanted, PATIENCE_SECONDS)
+        if self._book.known.lanes:
+            self._keep(lanes)
+
+    def _keep(self, lanes: Lanes) -> None:
+        resume(lanes, SILENCE_SECONDS, PATIENCE_SECONDS)
+        if self._clock() - self._noted_at >= NOTE_SECONDS:
+            self._noted_at = self._clock()
+            used = self._planner.take_hits()
+            if used:
+                lanes.note_use(used)
+            self._pruned = lanes.prune(self._pruned, PRUNED_ROWS)
+        if self._clock() - self._tidied_at >= TIDY_SECONDS:
+            self._tidied_at = self._clock()
+            self._close_idle(lanes)
+
+    def _close_idle(self, lanes: Lanes) -> None:
+        longest = self._store.now() - round(IDLE_SECONDS * 1_000_000)
+        idle = [
+            lane.id
+            for lane in lanes.read(0).lanes
+            if lane.state is LaneState.OPEN and not lane.is_pinned and lane.used_at < longest
+        ]
+        if idle:
+            _log.info("%d lanes close: nobody has claimed through them for %d minutes", len(idle), IDLE_SECONDS // 60)
+            self.close(idle)
