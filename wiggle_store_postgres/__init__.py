@@ -6,7 +6,8 @@
 Options: `?schema=wiggle`, `?pool_size=10` connections a process at most, `?pool_timeout=30` seconds to wait for one,
 `?statement_timeout=30` seconds a statement, and all of libpq's own, such as `sslmode`, `sslrootcert`,
 `connect_timeout`, `target_session_attrs`, `host` (more than once for several servers). `?pgbouncer=1` for a pooler in
-transaction mode between. No extension and no superuser is needed.
+transaction mode between. `?notify=1` to wake the workers of other processes at once. No extension and no superuser is
+needed.
 """
 
 from __future__ import annotations

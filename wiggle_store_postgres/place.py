@@ -12,7 +12,14 @@ from sqlalchemy import URL
 
 from wiggle_core.errors import InvalidSetting, InvalidStoreUrl
 
-OPTIONS = {"schema": "wiggle", "pool_size": "10", "pool_timeout": "30", "statement_timeout": "30", "pgbouncer": "0"}
+OPTIONS = {
+    "schema": "wiggle",
+    "pool_size": "10",
+    "pool_timeout": "30",
+    "statement_timeout": "30",
+    "pgbouncer": "0",
+    "notify": "0",
+}
 """Our own options and their defaults; times in seconds. Every other one is libpq's."""
 
 PAGE_COST_VARIABLE = "WIGGLE_PG_RANDOM_PAGE_COST"
@@ -64,6 +71,8 @@ class Place:
     random_page_cost: float = 1.1
     is_pooled: bool = False
     """Whether a pooler in transaction mode stands between, so that a session is nothing to rely on (PG7)."""
+    notifies: bool = False
+    """Whether processes tell each other of tasks by NOTIFY (PG8)."""
 
     def __str__(self) -> str:
         return f"the database {self.database!r} on {self.server}"
@@ -100,6 +109,12 @@ def read_url(url: URL) -> Place:
     schema = own.get("schema", OPTIONS["schema"])
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         raise InvalidStoreUrl(f"schema={schema[:70]!r}: lower-case letters, digits and _ are expected, 63 at most")
+    is_pooled, notifies = (bool(_number(own, name, 0, 1)) for name in ("pgbouncer", "notify"))
+    if is_pooled and notifies:
+        raise InvalidStoreUrl(
+            "notify=1 does not go with pgbouncer=1: who LISTENs needs a session to itself, which a pooler in "
+            "transaction mode gives to nobody; name the server itself, or do without"
+        )
     return Place(
         url=_shown(url),
         server=_server(parameters),
@@ -110,7 +125,8 @@ def read_url(url: URL) -> Place:
         pool_timeout=_number(own, "pool_timeout", 0, 3600),
         statement_timeout=_number(own, "statement_timeout", 0.001, 86_400),
         random_page_cost=_page_cost(),
-        is_pooled=bool(_number(own, "pgbouncer", 0, 1)),
+        is_pooled=is_pooled,
+        notifies=notifies,
     )
 
 

@@ -13,6 +13,7 @@ from wiggle_core.stores.store import (
     Document,
     Explanation,
     Fate,
+    Line,
     Route,
     Slice,
 )
@@ -20,7 +21,9 @@ from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRe
 from wiggle_store_postgres import changes as leasing
 from wiggle_store_postgres import claims, documents, enqueueing, questions, schema
 from wiggle_store_postgres.connections import Connections
+from wiggle_store_postgres.enlisting import Enlisting
 from wiggle_store_postgres.moment import EstimatedClock
+from wiggle_store_postgres.notifying import PostgresLine
 from wiggle_store_postgres.place import Place
 
 CAPABILITIES = Capabilities(
@@ -41,6 +44,7 @@ class PostgresStore:
     def __init__(self, place: Place, clock: Clock | None = None, *, is_scratch: bool = False) -> None:
         self._place = place
         self._connections = Connections(place)
+        self._enlisting = Enlisting(self._connections)
         self._clock = clock
         self._estimate = EstimatedClock(lambda: questions.now(self._connections))
         self._is_scratch = is_scratch
@@ -106,6 +110,18 @@ class PostgresStore:
 
     def leased(self, token: str) -> list[TaskRecord]:
         return questions.leased(self._connections, token)
+
+    # Optional powers
+
+    def enlist(self, connection: object, tasks: Sequence[TaskRecord]) -> None:
+        self._enlisting.enlist(connection, tasks, self._injected())
+
+    @property
+    def notifies(self) -> bool:
+        return self._place.notifies
+
+    def open_line(self, *, hears: bool) -> Line:
+        return PostgresLine(self._place, hears=hears)
 
     # Questions
 
