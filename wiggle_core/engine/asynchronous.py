@@ -84,6 +84,10 @@ class AsyncEngine:
         """As `Engine.enqueue_many`; the iterable is read in the thread."""
         return await to_thread(self.engine.enqueue_many, tasks, batch=batch)
 
+    async def enlist(self, connection: object, tasks: Iterable[NewTask]) -> list[TaskId]:
+        """As `Engine.enlist`, with a connection that is not asynchronous. Do not use it meanwhile."""
+        return await to_thread(self.engine.enlist, connection, tasks)
+
     async def claim(
         self, owner: str, criteria: Sequence[QueueCriteria], *, limit: int = 1, lease: timedelta = DEFAULT_LEASE
     ) -> list[TaskRecord]:

@@ -12,6 +12,7 @@ from uuid import uuid4
 from wiggle_core.criteria.builder import QueueCriteria
 from wiggle_core.engine.coverage import DEFAULT_CAP, DEFAULT_SAMPLES, Backlog, read_backlog
 from wiggle_core.engine.declarations import Declarations
+from wiggle_core.engine.enlisting import enlist
 from wiggle_core.engine.misses import AttributeMiss, Misses
 from wiggle_core.engine.placement import Placement, parts
 from wiggle_core.engine.routes import plan, route_of
@@ -69,7 +70,7 @@ class Engine:
     def __init__(self, store: Store, *, settings: Settings | None = None) -> None:
         self.store = store
         self.settings = settings or Settings.from_environment()
-        self._subscriptions = Subscriptions()
+        self._subscriptions = Subscriptions(store)
         self._misses = Misses()
         self._declarations = Declarations(store, self._misses)
         longest = self.settings.payload_max_bytes
@@ -86,6 +87,7 @@ class Engine:
 
     def close(self) -> None:
         """Close the store. Safe to call twice."""
+        self._subscriptions.close()
         self.store.close()
 
     def migrate(self) -> list[str]:
@@ -147,6 +149,19 @@ class Engine:
                 raise
             seen, inserted = seen + len(ids), inserted + len(new)
         return Enqueued(inserted, seen - inserted)
+
+    def enlist(self, connection: object, tasks: Iterable[NewTask]) -> list[TaskId]:
+        """Store tasks inside the caller's own transaction, to exist if it is committed and only then; their ids.
+
+        `connection` is a psycopg.Connection, or a Connection or Session of SQLAlchemy's on postgresql+psycopg, to the
+        store's own database. It is neither committed nor rolled back here. Once the caller has committed, the tasks
+        become READY with the next sweep of any worker, or at once by `wake`. One whose id is known is a no-op (L4).
+
+        Raises EnlistRejected for a store or a connection that will not do, TaskRejected for the first task that is
+        refused (C7), both before anything is stored; StoreError when the transaction is lost, TransientStoreError when
+        the caller should run all of it again.
+        """
+        return enlist(self.store, self._declarations, self.settings.payload_max_bytes, connection, tasks)
 
     # Claim and settle
 
@@ -265,7 +280,10 @@ class Engine:
         self, criteria: QueueCriteria | Iterable[QueueCriteria], callback: Callable[[], None]
     ) -> Subscription:
         """Have `callback` called when a task that matches becomes READY through this engine, in the thread that
-        made it so. `close` of the result ends it."""
+        made it so. `close` of the result ends it.
+
+        With a store that tells other processes, also when one of the queue became READY there, in a thread of its own.
+        """
         wanted = [criteria] if isinstance(criteria, QueueCriteria) else criteria
         return self.subscribe_routes(map(route_of, wanted), callback)
 
@@ -274,7 +292,10 @@ class Engine:
         return self._subscriptions.add(routes, callback)
 
     def wake(self) -> None:
-        """Call every subscriber of this engine, for tasks that came another way."""
+        """Make all tasks READY that are due, then call every subscriber of this engine, for tasks that came another
+        way, as by `enlist`."""
+        while self.sweep_due(DEFAULT_LIMIT).moved >= DEFAULT_LIMIT:
+            pass
         self._subscriptions.wake_all()
 
 

@@ -86,9 +86,7 @@ class Replaying:
 
     def _note(self, error: StoreError) -> None:
         self.counts[type(error).__name__] += 1
-        # Without a cause it is a sentence of ours, of which a traceback says no more.
-        cause = None if error.__cause__ is None else error
-        _log.warning("%s: %s", type(error).__name__, error, exc_info=cause)
+        log_error(error)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -257,6 +255,18 @@ class ReplayingLanes:
 
     def sizes(self, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:
         return self._try(lambda: self._lanes.sizes(ids, cap))
+
+
+def within(store: Store) -> Store:
+    """The store inside, which has optional powers or not. Nothing that these do is replayed."""
+    return store.store if isinstance(store, Replaying) else store
+
+
+def log_error(error: StoreError) -> None:
+    """Put an error into the log, with its cause."""
+    # Without a cause it is a sentence of ours, of which a traceback says no more.
+    cause = None if error.__cause__ is None else error
+    _log.warning("%s: %s", type(error).__name__, error, exc_info=cause)
 
 
 def _took_effect(change: Change, fates: dict[TaskId, Fate]) -> bool:
