@@ -42,6 +42,7 @@ from wiggle_core.criteria.tree import (
     Reference,
     Value,
     ValueType,
+    normalize,
 )
 from wiggle_core.criteria.written import predicate_to_object, to_json, value_to_wire
 from wiggle_core.errors import CriteriaError
@@ -55,6 +56,7 @@ __all__ = [
     "parse_json",
     "predicate_from_object",
     "predicate_to_object",
+    "stored_predicate",
     "value_from_wire",
     "value_to_wire",
 ]
@@ -94,6 +96,19 @@ def criteria_to_json(criteria: QueueCriteria) -> str:
 def predicate_from_object(obj: object, path: str = "/where") -> Predicate:
     """The checked predicate of decoded JSON. Raises CriteriaError with a pointer below `path`."""
     return check(_Reader().predicate(obj, path, 1), path)
+
+
+def stored_predicate(text: str) -> Predicate:
+    """The normal form that was written by `to_json(predicate_to_object(...))`, whatever its size.
+
+    It is ours: a normal form that was checked when it was built, but which may exceed what users may write (C7), since
+    pushing negation down and joining the steps of a worker adds nodes. Raises CriteriaError for any other text.
+    """
+    try:
+        obj = json.loads(text, parse_float=_exact_fraction, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise CriteriaError(f"not JSON: {error}") from None
+    return normalize(_Reader(_OURS).predicate(obj, "", 1))
 
 
 def json_schema() -> dict[str, Any]:  # Any: a JSON Schema is JSON of any shape
@@ -148,25 +163,39 @@ def value_from_wire(obj: object, path: str = "") -> Value:
             raise CriteriaError(f"a literal is expected, not {short(obj)}", path)
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """How much is read."""
+
+    nodes: int = MAX_NODES
+    depth: int = MAX_DEPTH
+    values: int = MAX_VALUES
+
+
+_USERS = _Limits()
+_OURS = _Limits(nodes=100_000, depth=100, values=1_000_000)
+
+
 @dataclass(slots=True)
 class _Reader:
     """Reads one predicate, counting nodes on the way down as `check` does, so that a nest of any depth is left."""
 
+    limits: _Limits = _USERS
     nodes: int = 0
 
     def predicate(self, obj: object, path: str, depth: int) -> Predicate:
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise CriteriaError(f"more than {MAX_NODES} nodes", path)
-        if depth > MAX_DEPTH:
-            raise CriteriaError(f"more than {MAX_DEPTH} levels", path)
+        if self.nodes > self.limits.nodes:
+            raise CriteriaError(f"more than {self.limits.nodes} nodes", path)
+        if depth > self.limits.depth:
+            raise CriteriaError(f"more than {self.limits.depth} levels", path)
         optional = {"escape"} if isinstance(obj, dict) and obj.get("op") == "like" else set[str]()
         members = _object(obj, path, {"op", "args"}, optional, "a predicate")
         operator = _operator(members["op"], f"{path}/op")
         arguments = _arguments(operator, members["args"], f"{path}/args")
         if operator in ("and", "or", "not"):
             return self._connective(operator, arguments, f"{path}/args", depth)
-        return _leaf(operator, arguments, members, path)
+        return _leaf(operator, arguments, members, path, self.limits.values)
 
     def _connective(self, operator: str, arguments: list[object], path: str, depth: int) -> Predicate:
         read = tuple(self.predicate(each, f"{path}/{index}", depth + 1) for index, each in enumerate(arguments))
@@ -175,13 +204,13 @@ class _Reader:
         return And(read) if operator == "and" else Or(read)
 
 
-def _leaf(operator: str, arguments: list[object], members: dict[str, object], path: str) -> Predicate:
+def _leaf(operator: str, arguments: list[object], members: dict[str, object], path: str, longest: int) -> Predicate:
     reference = _reference(arguments[0], f"{path}/args/0")
     match operator:
         case "isNull":
             return IsNull(reference)
         case "in":
-            return In(reference, _list(arguments[1], f"{path}/args/1"))
+            return In(reference, _list(arguments[1], f"{path}/args/1", longest))
         case "between":
             low, high = (value_from_wire(arguments[index], f"{path}/args/{index}") for index in (1, 2))
             return Between(reference, low, high)
@@ -221,11 +250,11 @@ def _reference(obj: object, path: str) -> Reference:
     raise CriteriaError('{"field": ...} or {"attr": ..., "type": ...} is expected', path)
 
 
-def _list(obj: object, path: str) -> tuple[Value, ...]:
+def _list(obj: object, path: str, longest: int) -> tuple[Value, ...]:
     if not isinstance(obj, list):
         raise CriteriaError("a list of literals is expected", path)
-    if len(obj) > MAX_VALUES:
-        raise CriteriaError(f"more than {MAX_VALUES} values in a list", path)
+    if len(obj) > longest:
+        raise CriteriaError(f"more than {longest} values in a list", path)
     return tuple(value_from_wire(each, f"{path}/{index}") for index, each in enumerate(obj))
 
 

@@ -1,7 +1,8 @@
 """One run of a worker, from start to stop: its threads, and what passes between them.
 
 A poller claims and hands tasks to handler threads; these leave outcomes to the settler and give their slot back. A
-heartbeat keeps the leases, a sweeper lets time pass. Between two threads stands one SimpleQueue and no lock.
+heartbeat keeps the leases, a sweeper lets time pass, and lanes are opened where they save walks. Between two threads
+stands one SimpleQueue and no lock.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from wiggle_core.tasks.outcome import Release
 from wiggle_core.tasks.task import TaskRecord
 from wiggle_core.worker.context import TaskContext
 from wiggle_core.worker.handlers import Handlers
-from wiggle_core.worker.heartbeat import Heartbeat, extend_all
 from wiggle_core.worker.ledger import Ledger
 from wiggle_core.worker.plan import Plan
 from wiggle_core.worker.polling import FIRST_WAIT, Backoff, Poller, Signal, SignalQueue
+from wiggle_core.worker.repeating import Repeating, extend_all
 from wiggle_core.worker.settling import Outbox, Settler
 
 _log = logging.getLogger("wiggle.worker")
@@ -35,6 +36,8 @@ MAX_UNSETTLED = 1_000
 """With more outcomes waiting than this, no more tasks are claimed."""
 FLUSH_SECONDS = 5.0
 """How long a stop goes on reporting outcomes to a store in trouble."""
+LANE_CARE_SECONDS = 1.0
+"""How often it is asked whether a lane should open; in a thread of its own, for filling one may take long."""
 LOOK_SECONDS = 0.05
 """How often a stop looks whether it is to hurry."""
 _RELEASE = Release()
@@ -74,7 +77,8 @@ class Shift:
             is_clogged=self._is_clogged,
         )
         self._settler = Settler(self._outbox, ledger, engine.report, sleep)
-        self._heartbeat = Heartbeat(self._beat, options.heartbeat)
+        self._heartbeat = Repeating("heartbeat", self._beat, options.heartbeat.total_seconds())
+        self._lane_care = Repeating("care for lanes", engine.lanes.care, LANE_CARE_SECONDS)
         chores = (engine.tidy, PURGE_SECONDS), (engine.forget_workers, FORGET_SECONDS)
         self._sweeper = Sweeper(engine.sweep_due, chores, settings.sweep_interval_millis / 1_000)
         self._poller_thread = Thread(target=self._poller.run, name="wiggle-poller", daemon=True)
@@ -95,6 +99,7 @@ class Shift:
             thread.start()
         self._heartbeat.start()
         self._sweeper.start()
+        self._lane_care.start()
         self._poller_thread.start()
         _log.info("worker %s takes from %s", self._plan.options.id, ", ".join(each.queue for each in self._plan.routes))
 
@@ -119,6 +124,7 @@ class Shift:
         self._flush()
         self._heartbeat.stop(FLUSH_SECONDS)
         self._sweeper.stop(FLUSH_SECONDS)
+        self._lane_care.stop(FLUSH_SECONDS)
         self._unregister()
 
     # What the threads do

@@ -29,7 +29,10 @@ from wiggle_core.criteria import (
     predicate_to_object,
 )
 from wiggle_core.criteria.check import MAX_DEPTH, MAX_JSON_BYTES, MAX_NODES
-from wiggle_core.criteria.wire import parse_json, value_from_wire, value_to_wire
+from wiggle_core.criteria.tree import normalize
+from wiggle_core.criteria.wire import parse_json, stored_predicate, value_from_wire, value_to_wire
+from wiggle_core.criteria.written import to_json
+from wiggle_core.engine.routes import with_steps
 from wiggle_core.errors import CriteriaError
 
 from .strategies import predicates
@@ -350,3 +353,27 @@ def test_what_no_reader_accepts_is_not_built() -> None:
     assert criteria_from_json(criteria_to_json(full)) == full
     with pytest.raises(CriteriaError, match="64 KiB"):
         QueueCriteria("q" * 10, full.predicate)
+
+
+@settings(max_examples=400, deadline=None)
+@given(predicates)
+def test_a_stored_normal_form_is_read_back(predicate: Predicate) -> None:
+    """N2: a lane's predicate comes back from its store as the same normal form."""
+    normal = normalize(predicate)
+    assert stored_predicate(to_json(predicate_to_object(normal))) == normal
+
+
+def test_a_stored_normal_form_may_exceed_what_users_may_write() -> None:
+    """N2, C7: negation pushed to each leaf, and the steps of a worker with many handlers, add nodes and values."""
+    widest = Not(And(tuple(Task.step == f"step {number}" for number in range(MAX_NODES - 2))))
+    normal = with_steps(QueueCriteria("q", widest).normal, [f"step {number}" for number in range(1000)])
+    written = to_json(predicate_to_object(normal))
+    assert stored_predicate(written) == normal
+    with pytest.raises(CriteriaError, match="nodes"):
+        predicate_from_object(json.loads(written))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"op": "near", "args": []}'])
+def test_a_stored_text_that_is_no_predicate_is_refused(text: str) -> None:
+    with pytest.raises(CriteriaError):
+        stored_predicate(text)

@@ -1,4 +1,4 @@
-"""The heartbeat: keeps every lease that the worker holds, and its registration, in one beat."""
+"""What a worker does again and again in a thread of its own: the heartbeat, and the care for lanes."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from wiggle_core.worker.ledger import Ledger
 _log = logging.getLogger("wiggle.worker")
 
 RETRY_SECONDS = 1.0
-"""How soon a beat that failed is tried again, if the next one is not due earlier."""
+"""How soon what failed is tried again, if the next time is not due earlier."""
 
 
-class Heartbeat:
-    """A thread that calls `beat` every `interval`, and sooner after a failure."""
+class Repeating:
+    """A thread that calls `action` every `interval` seconds, and sooner after a failure; `name` is for the log."""
 
-    def __init__(self, beat: Callable[[], None], interval: timedelta) -> None:
-        self._beat = beat
-        self._interval = interval.total_seconds()
+    def __init__(self, name: str, action: Callable[[], None], interval: float) -> None:
+        self._name = name
+        self._action = action
+        self._interval = interval
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name="wiggle-heartbeat", daemon=True)
+        self._thread = Thread(target=self._run, name=f"wiggle-{name.replace(' ', '-')}", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat, the first time after one interval."""
+        """Begin, the first time after one interval."""
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> None:
-        """End after the beat that is under way, or return after `timeout` seconds."""
+        """End after the call that is under way, or return after `timeout` seconds."""
         self._stopping.set()
         self._thread.join(timeout)
 
     def _run(self) -> None:
         wait = self._interval
         while not self._stopping.wait(wait):
-            wait = self._interval if self._guarded_beat() else min(RETRY_SECONDS, self._interval)
+            wait = self._interval if self._is_done() else min(RETRY_SECONDS, self._interval)
 
-    def _guarded_beat(self) -> bool:
+    def _is_done(self) -> bool:
         try:
-            self._beat()
+            self._action()
         except StoreError as error:
-            _log.warning("the heartbeat failed, and is tried again: %s", error)
+            _log.warning("the %s failed, and is tried again: %s", self._name, error)
             return False
         except Exception:
-            _log.exception("the heartbeat failed, and is tried again")
+            _log.exception("the %s failed, and is tried again", self._name)
             return False
         return True
 
