@@ -315,9 +315,12 @@ class ReadsNothing(Loader):
 _TRAPS = (
     "CREATE FUNCTION {s}.json_array_elements(json, OUT value json) RETURNS SETOF json RETURN '[]'::json",
     "CREATE FUNCTION {s}.clock_timestamp() RETURNS timestamptz RETURN 'epoch'::timestamptz",
+    "CREATE FUNCTION {s}.pg_postmaster_start_time() RETURNS timestamptz RETURN 'epoch'::timestamptz",
     "CREATE FUNCTION {s}.current_database() RETURNS name RETURN 'another'::name",
     "CREATE FUNCTION {s}.never(text, text) RETURNS boolean RETURN false",
     "CREATE OPERATOR {s}.= (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.never)",
+    "CREATE FUNCTION {s}.never(name, name) RETURNS boolean RETURN false",
+    "CREATE OPERATOR {s}.= (LEFTARG = name, RIGHTARG = name, FUNCTION = {s}.never)",
     "CREATE FUNCTION {s}.nothing(json, integer) RETURNS text RETURN 'trapped'::pg_catalog.text",
     "CREATE OPERATOR {s}.->> (LEFTARG = json, RIGHTARG = integer, FUNCTION = {s}.nothing)",
     "CREATE FUNCTION {s}.zero(numeric, numeric) RETURNS numeric RETURN 0::numeric",
@@ -351,6 +354,8 @@ def test_a_hostile_search_path_changes_nothing(
     engine.enlist(caller, [NewTask("q", "s", {"n": 1}, id="a")])
     assert caller.execute("SHOW search_path").fetchone() == (trapped_path,)
     caller.commit()
+    (waiting,) = engine.find(ALL, [State.SCHEDULED])
+    assert abs(waiting.ready_at - engine.store.now()) < 60_000_000
     engine.wake()
     (task,) = engine.claim("w", [ALL])
     assert (task.id, task.payload) == ("a", '{"n":1}')
