@@ -1,4 +1,5 @@
-"""The README's examples run as they stand: Python blocks one by one, `console` blocks on a small demo's database."""
+"""The README's examples run as they stand: Python blocks one by one, `console` blocks on a small demo's database. A
+server that a block names is the tests' own."""
 
 from __future__ import annotations
 
@@ -10,18 +11,39 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores.conftest import postgres_url
+from tests.stores.postgres_schemas import fresh_database
+
+__all__ = ["postgres_url"]
+
 README = Path(__file__).parents[2] / "README.md"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FLIGHTS = "2000"
+_POSTGRES = "postgresql://localhost/app"
 
 
 def blocks(language: str) -> list[str]:
     return [body for found, body in _BLOCK.findall(README.read_text(encoding="utf-8")) if found == language]
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.splitlines()[0][:40])
+EMBEDDED = [code for code in blocks("python") if _POSTGRES not in code]
+ON_POSTGRES = [code for code in blocks("python") if _POSTGRES in code]
+
+
+@pytest.mark.parametrize("code", EMBEDDED, ids=lambda code: code.splitlines()[0][:40])
 def test_python_block_runs(code: str, tmp_path: Path) -> None:
     """Section 1: the README's code is executed; a block is a whole program, and warnings are errors."""
+    run(code, tmp_path)
+
+
+@pytest.mark.parametrize("code", ON_POSTGRES, ids=lambda code: code.splitlines()[0][:40])
+def test_python_block_runs_on_postgres(code: str, postgres_url: str, tmp_path: Path) -> None:
+    """Section 6: as the others, in a database of its own."""
+    with fresh_database(postgres_url, "readme", "ENCODING 'UTF8'") as url:
+        run(code.replace(_POSTGRES, url), tmp_path)
+
+
+def run(code: str, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(code, encoding="utf-8")
     done = subprocess.run(
