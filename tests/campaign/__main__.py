@@ -1,5 +1,7 @@
 """`python -m tests.campaign --store URL`: kill, stop and starve processes on any store, and account for every task.
 
+`python -m tests.campaign --start-postgres` starts a PostgreSQL server for it, and strikes that too.
+
 Exit code 0 when nothing is wrong, 1 with the findings and the command that replays the same plan of faults, 2 when the
 campaign cannot be run on that store.
 """
@@ -28,12 +30,17 @@ from tests.campaign.disk import small_disk
 from tests.campaign.events import Events, read_events
 from tests.campaign.plan import CREW, Scenario, make_plan, replay_command
 from tests.campaign.saboteurs import check_names
+from tests.campaign.server import StruckServer
+from tests.servers.finding import Unavailable
+from tests.servers.postgres import own_postgres
 from wiggle_core.errors import WiggleError
 from wiggle_core.stores.registry import hide_password, open_store
 from wiggle_core.stores.store import Route
 from wiggle_core.tasks.task import LIVE
 
 SHOWN = 5
+SERVERS_SHARE = 4
+"""One kill of so many meets the server, if the campaign has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +62,26 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one campaign and return the exit code."""
     given = _parser().parse_args(arguments)
-    scenario = Scenario(given.minutes * 60, given.kills, given.seed, given.actors, given.lease)
+    blows = given.kills // SERVERS_SHARE if given.start_postgres else 0
+    scenario = Scenario(given.minutes * 60, given.kills - blows, given.seed, given.actors, given.lease, blows)
     extra = [*(["--small-disk"] if given.small_disk else []), *_option("--sabotage", given.sabotage)]
-    command = replay_command(hide_password(given.store), scenario, extra)
+    store = ["--start-postgres"] if given.start_postgres else ["--store", hide_password(given.store)]
+    command = replay_command(store, scenario, extra)
     try:
-        _require_processes(given.store)
         with ExitStack() as stack:
+            server = stack.enter_context(own_postgres()) if given.start_postgres else None
+            url = given.store if server is None else server.url
+            _require_processes(url)
             directory = _ledger_directory(given.directory)
             print(command, flush=True)
-            outcome = _campaign(given, scenario, directory, stack)
-    except (WiggleError, RuntimeError) as error:
+            disk = stack.enter_context(small_disk(_place(url))) if given.small_disk else None
+            queue = f"campaign-{scenario.seed}-{uuid4().hex[:8]}"
+            stage = Stage(_absolute(url), queue, str(directory), scenario.lease, given.sabotage)
+            struck = None if server is None else StruckServer(server)
+            conductor = Conductor(stage, make_plan(scenario), _say, disk=disk, server=struck)
+            stack.callback(conductor.store.close)
+            outcome = _campaign(conductor, stage)
+    except (WiggleError, RuntimeError, Unavailable) as error:
         print(f"the campaign cannot be run: {error}", file=sys.stderr)
         return 2
     _tell(outcome, scenario)
@@ -78,7 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
-    parser.add_argument("--store", required=True, help="URL of a store; the campaign uses a queue of its own in it")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--store", help="URL of a store; the campaign uses a queue of its own in it")
+    where.add_argument(
+        "--start-postgres", action="store_true", help="on a server of its own, which every fourth of the kills meets"
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults strike (10)")
     parser.add_argument("--kills", type=int, default=200, help="processes killed meanwhile (200)")
     parser.add_argument("--seed", type=int, default=1, help="of every random decision (1)")
@@ -110,17 +131,16 @@ def _ledger_directory(chosen: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="campaign-", dir=parent)).resolve()
 
 
-def _campaign(given: argparse.Namespace, scenario: Scenario, directory: Path, stack: ExitStack) -> Outcome:
-    disk = stack.enter_context(small_disk(_place(given.store))) if given.small_disk else None
-    queue = f"campaign-{scenario.seed}-{uuid4().hex[:8]}"
-    stage = Stage(_absolute(given.store), queue, str(directory), scenario.lease, given.sabotage)
-    conductor = Conductor(stage, make_plan(scenario), disk, lambda line: print(line, flush=True))
-    stack.callback(conductor.store.close)
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _campaign(conductor: Conductor, stage: Stage) -> Outcome:
     conductor.run()
     record, store = conductor.record, conductor.store
-    events = read_events(directory, record.deaths)
-    live = store.find(Route(queue), LIVE, 1_000_000)
-    verdict = judge(events, [*live, *read_history(store, queue)], Timeline(record.steps))
+    events = read_events(Path(stage.directory), record.deaths)
+    live = store.find(Route(stage.queue), LIVE, 1_000_000)
+    verdict = judge(events, [*live, *read_history(store, stage.queue)], Timeline(record.steps))
     return Outcome(record, events, verdict, store.audit())
 
 
@@ -148,7 +168,7 @@ def _tell(outcome: Outcome, scenario: Scenario) -> None:
     kills = ", ".join(f"{count} {where}" for where, count in sorted(record.kills.items()))
     cut_off = ", ".join(f"{count} {method}" for method, count in sorted(events.cut_off.items()))
     errors = ", ".join(f"{count} {name}" for name, count in sorted(events.errors.items()))
-    print(f"killed {record.kills.total()} of {scenario.kills} planned: {kills}")
+    print(f"killed {record.kills.total()} of {scenario.kills + scenario.blows} planned: {kills}")
     print(f"calls cut off by a kill: {cut_off or 'none'}")
     print(f"stopped beyond their leases {record.pauses} times, clock stepped {len(record.steps) - 1} times")
     print(f"disk filled {record.full_disks} times, files kept from growing in {record.limited} lives")

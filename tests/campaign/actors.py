@@ -40,6 +40,7 @@ from wiggle_core import (
     TaskContext,
     Worker,
 )
+from wiggle_core.engine.routes import route_of
 from wiggle_core.errors import StoreError
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.replay import Replaying
@@ -56,6 +57,13 @@ MAX_LIVE = 400
 """Enqueuers wait while more tasks than this are live: the campaign is about faults, not depth."""
 PIECE = 60_000
 """Bytes of one piece of a ledger: below every limit that a full disk sets."""
+_REGION, _TOTAL = Task.attr("region", str), Task.attr("total", int)
+KINDS = (
+    None,
+    (Task.step == "charge") & (_TOTAL >= 500) | _REGION.is_null(),
+    ~(_REGION == "eu") & (Task.attempt < 5),
+)
+"""What workers take; None is everything."""
 # What becomes of each run; the last word is for all that follow. A run after an expired lease is often a slow one, so
 # that a late settlement of the first meets a lease that is held.
 _SCRIPTS = (["done"],) * 4 + (["done", "slow"],) * 5 + (
@@ -234,13 +242,7 @@ def work(actor: Actor) -> None:
 
 
 def _criteria(actor: Actor) -> QueueCriteria:
-    region, total = Task.attr("region", str), Task.attr("total", int)
-    kinds = (
-        None,
-        (Task.step == "charge") & (total >= 500) | region.is_null(),
-        ~(region == "eu") & (Task.attempt < 5),
-    )
-    wanted = kinds[int(actor.life.name.rsplit("-", 1)[1]) % len(kinds)]
+    wanted = KINDS[int(actor.life.name.rsplit("-", 1)[1]) % len(KINDS)]
     return actor.everything if wanted is None else QueueCriteria(actor.stage.queue, wanted)
 
 
@@ -279,12 +281,33 @@ def meddle(actor: Actor) -> None:
     actor.patiently(step, 0.6)
 
 
+# Keepers of lanes
+
+
+def keep(actor: Actor) -> None:
+    """Open the lanes that workers claim by, a few at a time, and close them again, while all the others go on."""
+    random, engine = actor.random, actor.engine
+    routes = [route_of(QueueCriteria(actor.stage.queue, kind)) for kind in KINDS if kind is not None]
+
+    def step() -> None:
+        if engine.store.lanes is None:
+            return
+        if random.random() < 0.5:
+            engine.lanes.open(random.sample(routes, random.randint(1, len(routes))), patience=actor.stage.lease)
+        else:
+            ids = [each.lane.id for each in engine.lanes.infos()]
+            engine.lanes.close(random.sample(ids, min(len(ids), 1)), patience=actor.stage.lease)
+
+    actor.patiently(step, 0.4)
+
+
 ROLES: dict[Role, Callable[[Actor], None]] = {
     Role.ENQUEUER: enqueue,
     Role.WORKER: work,
     Role.CLAIMER: claim,
     Role.SWEEPER: sweep,
     Role.MEDDLER: meddle,
+    Role.KEEPER: keep,
 }
 
 

@@ -19,7 +19,8 @@ from benchmarks.ledger import count_live
 from tests.campaign.actors import ATTRIBUTES, VERSION, WORKFLOW, Stage
 from tests.campaign.clock import SharedClock, Step, monotonic_micros
 from tests.campaign.disk import SmallDisk
-from tests.campaign.plan import Ballast, ClockStep, Life, Pause, Plan, Role, calm_life
+from tests.campaign.plan import Ballast, Blow, ClockStep, Life, Pause, Plan, Role, Strike, calm_life
+from tests.campaign.server import StruckServer
 from wiggle_core.engine.engine import Engine
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.replay import Replaying
@@ -37,6 +38,7 @@ _KILLED = (-signal.SIGKILL, -signal.SIGALRM)
 _SETTINGS = {
     "WIGGLE_SWEEP_INTERVAL_MILLIS": "200",
     "WIGGLE_SCOPED_FALLBACK_MAX_MILLIS": "300",
+    "WIGGLE_LANES": "on",  # workers open lanes, and keepers close them
     "WIGGLE_HISTORY_RETENTION_SECONDS": "86400",  # the audit needs all of it
 }
 
@@ -107,9 +109,18 @@ class _Process:
 class Conductor:
     """One campaign. `say` gets a line now and then."""
 
-    def __init__(self, stage: Stage, plan: Plan, disk: SmallDisk | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        plan: Plan,
+        say: Callable[[str], None],
+        *,
+        disk: SmallDisk | None = None,
+        server: StruckServer | None = None,
+    ) -> None:
         self.record = Record()
-        self._stage, self._plan, self._disk, self._say = stage, plan, disk, say
+        self._stage, self._plan, self._say = stage, plan, say
+        self._disk, self._server = disk, server
         self._clock, first = SharedClock.create(stage.clock_file)
         self._began = self._clock.offset
         self.record.steps.append(first)
@@ -144,7 +155,8 @@ class Conductor:
 
     def _strike(self) -> None:
         started = monotonic()
-        for fault in (*self._plan.pauses, *self._plan.steps, *(self._plan.ballast if self._disk else ())):
+        plan = self._plan
+        for fault in (*plan.pauses, *plan.steps, *plan.strikes, *(plan.ballast if self._disk else ())):
             self._schedule(fault.at, self._deed(fault))
         told = 0.0
         while (passed := monotonic() - started) < self._plan.scenario.seconds or self._is_kill_left():
@@ -192,7 +204,7 @@ class Conductor:
         last = self._running[actor].life
         return Life(last.role, last.name, last.number + 1, last.seed)
 
-    def _deed(self, fault: Pause | ClockStep | Ballast) -> Callable[[], None]:
+    def _deed(self, fault: Pause | ClockStep | Ballast | Strike) -> Callable[[], None]:
         match fault:
             case Pause(at, actor, seconds):
                 return lambda: self._pause(at, actor, seconds)
@@ -200,6 +212,8 @@ class Conductor:
                 return lambda: self.record.steps.append(self._clock.set_offset(self._began + ahead))
             case Ballast(at, seconds):
                 return lambda: self._fill_disk(at, seconds)
+            case Strike(at, blow, seconds):
+                return lambda: self._strike_server(at, blow, seconds)
             case _:
                 assert_never(fault)
 
@@ -214,6 +228,11 @@ class Conductor:
             self._disk.fill()
             self.record.full_disks += 1
             self._schedule(at + seconds, self._disk.relieve)
+
+    def _strike_server(self, at: float, blow: Blow, seconds: float) -> None:
+        if self._server is not None:
+            self.record.kills[blow] += self._server.strike(blow)
+            self._schedule(at + seconds, self._server.restore)
 
     # The end
 

@@ -23,6 +23,7 @@ class Role(StrEnum):
     CLAIMER = "claimer"
     SWEEPER = "sweeper"
     MEDDLER = "meddler"
+    KEEPER = "keeper"
 
 
 class Point(StrEnum):
@@ -44,12 +45,13 @@ METHODS = {
     Role.CLAIMER: ("claim", "claim", "apply", "apply", "extend"),
     Role.SWEEPER: ("due", "apply", "apply", "purge"),
     Role.MEDDLER: ("apply", "apply", "find", "get"),
+    Role.KEEPER: ("lanes.open", "lanes.open", "lanes.close", "lanes.fill", "lanes.finish", "lanes.clear"),
 }
 """The calls of each role at which it may be armed to die, frequent ones named more than once."""
 
 CREW = (
-    Role.ENQUEUER, Role.WORKER, Role.CLAIMER, Role.SWEEPER, Role.CLAIMER,
-    Role.MEDDLER, Role.WORKER, Role.ENQUEUER, Role.WORKER, Role.CLAIMER,
+    Role.ENQUEUER, Role.WORKER, Role.CLAIMER, Role.SWEEPER, Role.CLAIMER, Role.KEEPER,
+    Role.WORKER, Role.MEDDLER, Role.WORKER, Role.ENQUEUER, Role.CLAIMER,
 )  # fmt: skip
 _SPACING = 2.5
 """Seconds between two deaths of one actor at least, so that most lives get to work."""
@@ -127,15 +129,36 @@ class Ballast:
     seconds: float
 
 
+class Blow(StrEnum):
+    """What is done to a server that the campaign started itself."""
+
+    TERMINATE = "sessions terminated"
+    BACKEND = "backends killed"
+    """Upon which the server ends all the others too, and recovers."""
+    STOP = "servers stopped at once"
+    """`immediate`: as after a crash, nothing is put in order."""
+    POSTMASTER = "postmasters killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One blow to the server. What it ends is started again after `seconds`."""
+
+    at: float
+    blow: Blow
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How long, how many and how hard. `lease` in seconds."""
+    """How long, how many and how hard. `kills` are of processes, `blows` meet the server; `lease` in seconds."""
 
     seconds: float = 600.0
     kills: int = 200
     seed: int = 1
     actors: int = len(CREW)
     lease: float = 2.0
+    blows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +171,7 @@ class Plan:
     pauses: list[Pause] = field(default_factory=list)
     steps: list[ClockStep] = field(default_factory=list)
     ballast: list[Ballast] = field(default_factory=list)
+    strikes: list[Strike] = field(default_factory=list)
 
 
 def make_plan(scenario: Scenario) -> Plan:
@@ -155,7 +179,8 @@ def make_plan(scenario: Scenario) -> Plan:
     roles = CREW[: scenario.actors]
     lives = [_lives(scenario, number, role) for number, role in enumerate(roles)]
     pauses = [each for number, role in enumerate(roles) for each in _pauses(scenario, number, role)]
-    return Plan(scenario, lives, sorted(pauses, key=attrgetter("at")), _steps(scenario), _ballast(scenario))
+    pauses.sort(key=attrgetter("at"))
+    return Plan(scenario, lives, pauses, _steps(scenario), _ballast(scenario), _strikes(scenario))
 
 
 def _stream(scenario: Scenario, name: str) -> Random:
@@ -214,14 +239,24 @@ def _ballast(scenario: Scenario) -> list[Ballast]:
     return [Ballast(at, random.uniform(0.5, 2.0)) for at in sorted(_deaths(random, count, scenario.seconds))]
 
 
+def _strikes(scenario: Scenario) -> list[Strike]:
+    """Every blow as often as every other one."""
+    random = _stream(scenario, "strikes")
+    moments = _deaths(random, scenario.blows, scenario.seconds)
+    blows: list[Blow] = []
+    while len(blows) < len(moments):
+        blows += random.sample(list(Blow), len(Blow))
+    return [Strike(at, blow, random.uniform(0.1, 2.0)) for at, blow in zip(moments, blows, strict=False)]
+
+
 def calm_life(name: str, role: Role, seed: int) -> Life:
     """A process of the final drain, which no fault meets."""
     return Life(role, name, 0, seed)
 
 
-def replay_command(store: str, scenario: Scenario, extra: Sequence[str] = ()) -> str:
-    """The command that makes the same plan again."""
+def replay_command(store: Sequence[str], scenario: Scenario, extra: Sequence[str] = ()) -> str:
+    """The command that makes the same plan again; `store` are the options that say on which store."""
     minutes = f"{scenario.seconds / 60:.10g}"
-    options = f"--minutes {minutes} --kills {scenario.kills} --seed {scenario.seed}"
+    options = f"--minutes {minutes} --kills {scenario.kills + scenario.blows} --seed {scenario.seed}"
     options += f" --actors {scenario.actors} --lease {scenario.lease:.10g}"
-    return " ".join(["python -m tests.campaign --store", store, options, *extra])
+    return " ".join(["python -m tests.campaign", *store, options, *extra])

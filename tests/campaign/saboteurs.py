@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
+from wiggle_core.stores.lanes import NO_LANES, Placed
 from wiggle_core.stores.store import Change, Expire, Finish, GiveBack, Requeue, Route, Store, change_id
 from wiggle_core.tasks.task import Lease, State, TaskId, TaskRecord
 
@@ -24,11 +25,11 @@ class Saboteur:
 class Unfenced(Saboteur):
     """Settles and extends for whoever asks: the token is not looked at (against L2)."""
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         """As the store does, under whatever token the task has now."""
         fates = self._store.lookup([change_id(change) for change in changes])
         tokens = {task_id: fate.token for task_id, fate in fates.items()}
-        return self._store.apply([_retoken(change, tokens) for change in changes])
+        return self._store.apply([_retoken(change, tokens) for change in changes], placed)
 
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
         """As the store does, for the leases that there are now."""
@@ -60,9 +61,9 @@ class Hasty(Saboteur):
     def _queues(self) -> Iterator[str]:
         yield from {each.queue for each in self._store.slices()}
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         """As the store does, but for the guard of Expire."""
-        return self._store.apply([_hastened(change) for change in changes])
+        return self._store.apply([_hastened(change) for change in changes], placed)
 
 
 def _hastened(change: Change) -> Change:
@@ -74,9 +75,10 @@ def _hastened(change: Change) -> Change:
 class Forgetful(Saboteur):
     """Says that it stored what it did not, now and then (against L4)."""
 
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         """As the store does, for all but those whose id ends in 7."""
-        self._store.enqueue([task for task in tasks if not task.id.endswith("7")])
+        kept = [(task, placed.of(index)) for index, task in enumerate(tasks) if not task.id.endswith("7")]
+        self._store.enqueue([task for task, _ in kept], Placed(placed.epoch, [lanes for _, lanes in kept]))
         return {task.id for task in tasks}
 
 

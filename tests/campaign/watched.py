@@ -23,7 +23,8 @@ from typing import Any, cast
 from benchmarks.ledger import Ledger
 from tests.campaign.clock import SharedClock, monotonic_micros
 from tests.campaign.plan import Arm, FullDisk, Life, Point
-from wiggle_core.errors import AmbiguousStoreError, StoreError, TransientStoreError
+from wiggle_core.errors import AmbiguousStoreError, StaleLanes, StoreError, TransientStoreError
+from wiggle_core.stores.lanes import NO_LANES, Lanes, Placed
 from wiggle_core.stores.store import (
     Cancel,
     Change,
@@ -71,6 +72,8 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:  # Any: an attribute of the store's
         found = getattr(self._store, name)
+        if name == "lanes" and found is not None:
+            return _WatchedLanes(found, self._watched)
         if not callable(found) or name in ("close", "now", "schema_sql"):
             return found
         return self._watched(name, found)
@@ -87,7 +90,7 @@ class Watched:
             _set_timer(arm)
             try:
                 answer = method(*arguments)
-            except StoreError as error:
+            except (StoreError, StaleLanes) as error:
                 if asked is not None:
                     self._notes.write("error", number, monotonic_micros(), type(error).__name__)
                 raise
@@ -118,6 +121,16 @@ class Watched:
         return arm if arm is not None and arm.method == name and monotonic() - self._born >= arm.after else None
 
 
+class _WatchedLanes:
+    """Wraps the lanes of that store: each of their calls is watched as `lanes.NAME`."""
+
+    def __init__(self, lanes: Lanes, watched: Callable[[str, Callable[..., object]], Callable[..., object]]) -> None:
+        self._lanes, self._watched = lanes, watched
+
+    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the lanes'
+        return self._watched(f"lanes.{name}", getattr(self._lanes, name))
+
+
 def _die_at(point: Point, arm: Arm | None) -> None:
     if arm is not None and arm.point is point:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -132,7 +145,7 @@ def _set_timer(arm: Arm | None) -> None:
 # What a line says of a call and its answer
 
 
-def _asked_enqueue(tasks: Sequence[TaskRecord]) -> object:
+def _asked_enqueue(tasks: Sequence[TaskRecord], _placed: Placed = NO_LANES) -> object:
     return [(task.id, task.ready_at) for task in tasks]
 
 
@@ -144,7 +157,7 @@ def _asked_extend(leases: Sequence[Lease], ttl: int) -> object:
     return [ttl, [(lease.task_id, lease.token) for lease in leases]]
 
 
-def _asked_apply(changes: Sequence[Change]) -> object:
+def _asked_apply(changes: Sequence[Change], _placed: Placed = NO_LANES) -> object:
     return [_describe(change) for change in changes]
 
 
@@ -190,9 +203,9 @@ class Told:
     def __getattr__(self, name: str) -> Any:  # Any: an attribute of the store's
         return getattr(self._store, name)
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         """As the store does."""
-        held = self._store.apply(changes)
+        held = self._store.apply(changes, placed)
         named = [change_id(change) for change in changes]
         for change in changes:
             # With two changes to one task the ids do not tell which of them held.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -78,7 +80,7 @@ class LocalPostgres:
         if self._as_user:
             shutil.chown(self._folder, _USER, _USER)
         self._binaries = self._within_reach(binaries)
-        self._data = self._folder / "data"
+        self.data = self._folder / "data"
 
     def _within_reach(self, binaries: Path) -> Path:
         """The programs, copied if the server's user may not enter the folder that they are in, such as root's home."""
@@ -96,7 +98,7 @@ class LocalPostgres:
 
     def start(self) -> None:
         """Start the server, the first time with a new cluster."""
-        if not self._data.exists():
+        if not (self.data / "PG_VERSION").exists():
             self._run("initdb", "-U", "wiggle", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync")
         options = " ".join(f"-c {each}" for each in (*self._settings, f"port={self.port}"))
         self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", f"{options} -k {self._folder}", "start")
@@ -105,18 +107,39 @@ class LocalPostgres:
         """End the server; `immediate` as a crash would."""
         self._run("pg_ctl", "-w", "-m", mode, "stop")
 
+    def kill(self) -> None:
+        """SIGKILL to the postmaster: its children notice and end by themselves, each when it next waits."""
+        os.kill(self.postmaster, signal.SIGKILL)
+
+    def start_again(self, seconds: float = 30) -> None:
+        """Start the server after `kill`, which works once all processes of the killed one are gone."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return self.start()
+            except Unavailable:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+
+    @property
+    def postmaster(self) -> int:
+        """The process from which all others of the server come."""
+        return int((self.data / "postmaster.pid").read_text().partition("\n")[0])
+
     def write_file(self, name: str, text: str) -> None:
         """Replace a file of the server's set-up, such as pg_hba.conf, and let the server read it."""
-        (self._data / name).write_text(text)
+        (self.data / name).write_text(text)
         self._run("pg_ctl", "reload")
 
     def remove(self) -> None:
-        if (self._data / "postmaster.pid").exists():
-            self.stop("immediate")
+        if (self.data / "postmaster.pid").exists():
+            with suppress(Unavailable):  # it was killed
+                self.stop("immediate")
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [*self._as_user, str(self._binaries / program), "-D", str(self._data), *arguments]
+        command = [*self._as_user, str(self._binaries / program), "-D", str(self.data), *arguments]
         # Not captured through a pipe: the server would inherit it, and reading its end would never come back.
         output = self._folder.parent / f"{self._folder.name}.out"
         with output.open("w+") as file:
