@@ -1,1 +1,1 @@
-"""Benchmarks of wiggle: `python -m benchmarks core`, `embedded` and `crashes`. No part of the distribution."""
+"""Benchmarks of wiggle: `python -m benchmarks core`, `embedded`, `claim` and `crashes`. No part of the distribution."""

@@ -1,4 +1,7 @@
-"""`python -m benchmarks core | embedded | crashes`: exit code 0 when every goal was met, 1 when one was not."""
+"""`python -m benchmarks core | embedded | claim | crashes`: exit code 0 when every goal was met, 1 when one was not.
+
+`python -m benchmarks chart` draws what `claim` measured.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,17 @@ from pathlib import Path
 from typing import TextIO
 
 from benchmarks.report import Report
+from wiggle_core.lanes.planner import LanePolicy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one benchmark and return the exit code."""
     given = _parser().parse_args(arguments)
+    if given.benchmark == "chart":
+        from benchmarks.claim import chart  # noqa: PLC0415
+
+        chart.draw(given.results, given.out)
+        return 0
     with _lines(given.json) as lines:
         report = Report(given.benchmark, sys.stdout, lines)
         report.machine()
@@ -31,6 +40,9 @@ def _run(report: Report, given: argparse.Namespace) -> None:
 
         core.run(report)
         return
+    if given.benchmark == "claim":
+        _run_claim(report, given)
+        return
     with _directory(given.directory) as directory:
         if given.benchmark == "embedded":
             from benchmarks import embedded  # noqa: PLC0415
@@ -43,6 +55,25 @@ def _run(report: Report, given: argparse.Namespace) -> None:
                 given.processes, given.tasks, given.limit, given.kills, lease=given.lease, seed=given.seed
             )
             crashes.run(report, directory, scenario, given.store)
+
+
+def _run_claim(report: Report, given: argparse.Namespace) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from benchmarks import claim  # noqa: PLC0415
+    from benchmarks.claim.results import write_json  # noqa: PLC0415
+    from benchmarks.claim.shapes import SHAPES  # noqa: PLC0415
+    from wiggle_core.stores.registry import store_url  # noqa: PLC0415
+
+    shapes = given.shapes.split(",") if given.shapes else list(SHAPES)
+    unknown = sorted(set(shapes) - set(SHAPES))
+    if unknown:
+        sys.exit(f"no shape {unknown[0]!r}; there are {', '.join(SHAPES)}")
+    asked = claim.Run(
+        store_url(given.store), given.depth, LanePolicy(given.lanes), given.seed, shapes, given.claims, given.seconds,
+        given.written, given.rounds, given.quiet,
+    )  # fmt: skip
+    write_json(claim.run(report, asked, Console(width=110)), given.out)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,13 +91,32 @@ def _parser() -> argparse.ArgumentParser:
     crashes.add_argument("--kills", type=int, default=20, help="claimers killed with SIGKILL (20)")
     crashes.add_argument("--lease", type=float, default=3.0, help="seconds of a lease (3)")
     crashes.add_argument("--seed", type=int, default=1, help="of the moments of the kills (1)")
-    for command in (core, embedded, crashes):
+    claim = commands.add_parser("claim", help="claims by criteria of every shape, with lanes and without")
+    _add_claim(claim)
+    chart = commands.add_parser("chart", help="draw what `claim` measured, with lanes and without")
+    chart.add_argument("results", type=Path, nargs="+", metavar="RESULTS", help="files that `claim --out` wrote")
+    chart.add_argument("--out", type=Path, required=True, metavar="FILE", help="the SVG file to write")
+    for command in (core, embedded, claim, crashes):
         command.add_argument(
             "--json", type=Path, metavar="FILE", help="also append every figure to FILE, as JSON lines"
         )
     for command in (embedded, crashes):
         command.add_argument("--directory", type=Path, help="where the files go for a while (TMPDIR, else ./build)")
     return parser
+
+
+def _add_claim(claim: argparse.ArgumentParser) -> None:
+    claim.add_argument("--store", help="URL of a store, in which a place is made and dropped (WIGGLE_DATABASE_URL)")
+    claim.add_argument("--depth", type=int, default=1_000_000, help="READY tasks of the queue (1,000,000)")
+    claim.add_argument("--lanes", choices=[str(each) for each in LanePolicy], default="auto", help="policy (auto)")
+    claim.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write")
+    claim.add_argument("--seed", type=int, default=1, help="of the tasks (1)")
+    claim.add_argument("--shapes", metavar="A,B", help="those to measure (all)")
+    claim.add_argument("--claims", type=int, default=300, help="by each shape (300)")
+    claim.add_argument("--seconds", type=float, default=20.0, help="of claiming by one shape, then no more (20)")
+    claim.add_argument("--written", type=int, default=10_000, help="tasks written in a round (10,000)")
+    claim.add_argument("--rounds", type=int, default=5, help="of writing (5)")
+    claim.add_argument("--quiet", type=float, default=10.0, help="seconds of another client before lanes open (10)")
 
 
 @contextmanager

@@ -12,13 +12,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def start(module: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start `python -m benchmarks.MODULE ARGUMENTS`, its output piped."""
+def start(module: str, *arguments: object, stdin: int | None = None) -> subprocess.Popen[str]:
+    """Start `python -m benchmarks.MODULE ARGUMENTS`, its output piped; its input is ours, or as `stdin` says."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         command,
         env=os.environ | {"PYTHONPATH": path},
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,21 +12,20 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
+from benchmarks.bare import LEASE, BareClaim, bare_sqlite
 from benchmarks.datasets import COMMON, QUEUE, orders
 from benchmarks.enqueueing import declare, discard
-from benchmarks.report import Contender, Report, alternate
+from benchmarks.report import Contender, Report, alternate, p99
 from wiggle_core import Engine, QueueCriteria, Release, open_engine
 from wiggle_core.engine.routes import plan
 from wiggle_core.stores.store import Route
 from wiggle_store_sqlite import claims
 
 LIMIT = 10
-LEASE = timedelta(seconds=30)
 EVERYTHING = QueueCriteria(QUEUE)
 _WARM_UP = 5
 
@@ -36,9 +35,9 @@ class Queue:
     """One file with so many READY tasks, and a bare connection to it with the settings of the store's own."""
 
     rows: int
-    file: Path
     engine: Engine
-    bare: sqlite3.Connection
+    connection: sqlite3.Connection
+    bare: BareClaim
 
 
 def run(report: Report, directory: Path, rows: int, shallow: int, repeats: int) -> None:
@@ -59,10 +58,8 @@ def _filled(report: Report, directory: Path, rows: int) -> Iterator[Queue]:
         report.figure(
             "Engine.enqueue_many, making the tasks included", rows / (time.perf_counter() - started), "rows/s"
         )
-        with closing(sqlite3.connect(file, isolation_level=None)) as bare:
-            bare.execute("PRAGMA synchronous = FULL")
-            bare.execute("PRAGMA cache_size = -8192")
-            yield Queue(rows, file, engine, bare)
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            yield Queue(rows, engine, connection, bare_sqlite(connection))
     discard(file)
 
 
@@ -78,7 +75,7 @@ def _times(report: Report, deep: Queue, flat: Queue, repeats: int) -> None:
     seconds = alternate(contenders, repeats)
     for name, taken in seconds.items():
         report.figure(name, median(taken) * 1e3, "ms")
-        report.figure(f"{name}, p99", _p99(taken) * 1e3, "ms")
+        report.figure(f"{name}, p99", p99(taken) * 1e3, "ms")
     plain, common, flat_plain, flat_common, bare = map(median, seconds.values())
     _within(report, "common criteria / without criteria", common, plain, 2)
     _within(report, f"without criteria at {deep.rows:,} / at {flat.rows:,}", plain, flat_plain, 2)
@@ -92,10 +89,6 @@ def _within(report: Report, name: str, one: float, other: float, times: float) -
     report.at_most(f"{name}, the slower to the quicker", max(one, other) / min(one, other), times)
 
 
-def _p99(taken: list[float]) -> float:
-    return quantiles(taken, n=100)[98] if len(taken) > 1 else taken[0]
-
-
 def _claim(engine: Engine, criteria: QueueCriteria) -> float:
     started = time.perf_counter()
     tasks = engine.claim("benchmark", [criteria], limit=LIMIT, lease=LEASE)
@@ -107,30 +100,15 @@ def _claim(engine: Engine, criteria: QueueCriteria) -> float:
 
 
 def _claim_bare(queue: Queue) -> float:
-    """The statements of one claim without criteria, rows fetched and left as they come."""
-    routes = plan([EVERYTHING])
-    walk = claims.candidates(routes, LIMIT)
-    lease, guard = claims.guarded_lease(routes)
-    until = time.time_ns() // 1000 + LEASE // timedelta(microseconds=1)
-    token = f"bare-{until}"
-    execute = queue.bare.execute
-    started = time.perf_counter()
-    numbers, _ = execute(walk.text, walk.binds).fetchone()
-    execute("BEGIN IMMEDIATE")
-    rows = execute(lease, ("benchmark", token, until, numbers, *guard)).fetchall()
-    execute("COMMIT")
-    seconds = time.perf_counter() - started
-    if len(rows) != LIMIT:
-        raise AssertionError(f"{len(rows)} rows leased")
-    tasks = queue.engine.store.leased(token)
-    queue.engine.settle_many([(task, Release()) for task in tasks])
+    seconds, token = queue.bare(QUEUE, LIMIT)
+    queue.engine.settle_many([(task, Release()) for task in queue.engine.store.leased(token)])
     return seconds
 
 
 def _steps(report: Report, deep: Queue, flat: Queue) -> None:
     report.head("The walk of a claim in steps of SQLite's virtual machine, which no load on the machine can change")
     counted = {
-        (queue.rows, name): _count_steps(queue.bare, plan([criteria]))
+        (queue.rows, name): _count_steps(queue.connection, plan([criteria]))
         for queue in (deep, flat)
         for name, criteria in (("without criteria", EVERYTHING), ("common criteria", COMMON))
     }

@@ -7,8 +7,8 @@ import os
 import platform
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median, quantiles
 from typing import TextIO
 
 Contender = Callable[[], float]
@@ -43,6 +43,11 @@ def alternate(contenders: Mapping[str, Contender], repeats: int) -> dict[str, li
         for name in list(contenders)[:: 1 if repeat % 2 == 0 else -1]:
             taken[name].append(contenders[name]())
     return taken
+
+
+def p99(taken: Sequence[float]) -> float:
+    """The 99th percentile, never beyond the largest."""
+    return quantiles(taken, n=100, method="inclusive")[98] if len(taken) > 1 else taken[0]
 
 
 class Report:

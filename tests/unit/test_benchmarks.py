@@ -10,13 +10,19 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import core, crashes, embedded
 from benchmarks.__main__ import main
+from benchmarks.claim import chart, data
+from benchmarks.claim.shapes import SHAPES
 from benchmarks.report import Report, alternate, interleave
 from benchmarks.verdict import Leasing, Logs, judge, read_logs
+from wiggle_core.criteria.evaluate import compile_predicate
+from wiggle_core.tasks.attributes import Declaration
+from wiggle_core.tasks.submission import admit
 from wiggle_core.tasks.task import State, TaskRecord
 
 
@@ -45,6 +51,95 @@ def test_embedded_runs_every_section(tmp_path: Path) -> None:
     for asked in ("executemany", "criteria", "bare", "huey", "litequeue", "resident"):
         assert asked in judged
     assert list(tmp_path.iterdir()) == [], "files were left behind"
+
+
+@pytest.mark.parametrize("scheme", ["memory", "sqlite"])
+def test_claim_runs_every_shape(scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole command; its JSON has the keys that readers rely on, and names no place of this machine."""
+    url = "memory://" if scheme == "memory" else f"sqlite:///{tmp_path / 'claims.db'}?synchronous=normal"
+    out = tmp_path / "claims.json"
+    main(["claim", "--store", url, "--depth", "2000", "--out", str(out), *QUICK])
+    told, text = json.loads(out.read_text("utf-8")), capsys.readouterr().out
+    assert told.keys() >= {"store", "server", "depth", "lanes", "machine", "shapes", "write"}
+    assert [shape["shape"] for shape in told["shapes"]] == list(SHAPES)
+    for shape in told["shapes"]:
+        assert shape.keys() >= {"shape", "plan", "p50_ms", "p99_ms", "ratio_to_none", "rows_read"}
+        assert shape["plan"] in ("walk", "lane")
+        assert shape["shape"] in text
+    plans = {shape["shape"]: shape["plan"] for shape in told["shapes"]}
+    writes = [f"{name}_per_s{suffix}" for suffix in ("", "_5_lanes", "_1000_lanes") for name in ("enqueue", "cycle")]
+    assert (plans["none"], plans["region_common"]) == ("walk", "walk")
+    if told["store_has_lanes"]:
+        assert list(told["write"]) == writes
+        assert [opening["lanes"] for opening in told["openings"]] == [0, 1, 1000]
+        assert (plans["total_rare"], plans["tenant_family"]) == ("lane", "lane")
+    assert [path.name for path in tmp_path.iterdir()] == ["claims.json"], "files were left behind"
+    assert str(tmp_path) not in out.read_text("utf-8")
+
+
+QUICK = ["--claims", "5", "--written", "1000", "--rounds", "1", "--quiet", "0.2"]
+
+
+def test_claim_without_lanes_walks(tmp_path: Path) -> None:
+    """`--lanes off`: nothing is opened; `none` is measured whatever shapes are named."""
+    out = tmp_path / "claims.json"
+    options = ["--lanes", "off", "--shapes", "total_rare", "--out", str(out), *QUICK]
+    main(["claim", "--store", "memory://", "--depth", "500", *options])
+    told = json.loads(out.read_text("utf-8"))
+    assert {shape["shape"]: shape["plan"] for shape in told["shapes"]} == {"none": "walk", "total_rare": "walk"}
+    assert (told["lanes"], told["openings"]) == ("off", [])
+    with pytest.raises(SystemExit, match="no shape 'rare'"):
+        main(["claim", "--shapes", "rare", "--out", str(out)])
+
+
+def test_claim_measures_the_data_set_of_its_goals() -> None:
+    """The shares by which shapes are called common or rare; and the newest tasks are behind all others."""
+    depth = 20_000
+    declaration = Declaration(data.ATTRIBUTES)
+    tasks = [admit(task, 0, lambda _, __, text: declaration.extract(text).values) for task in data.orders(depth, 1)]
+    shares = {
+        name: sum(map(compile_predicate(criteria.normal), tasks)) / depth for name, [criteria, *_] in SHAPES.items()
+    }
+    assert shares["none"] == 1
+    assert (shares["attr_never"], shares["corr_never"]) == (0, 0)
+    assert (shares["late_newest"], shares["late_range_newest"], shares["version_new"]) == (0.01, 0.01, 100 / depth)
+    for name, expected in (("step_common", 0.25), ("corr_prefix", 0.3), ("region_common", 0.3), ("absent_not", 0.99)):
+        assert shares[name] == pytest.approx(expected, rel=0.05)
+    for name in ("region_total_rare", "tenant", "tenant_family", "corr_suffix_like", "or_mixed", "deep_16"):
+        assert 0.0003 < shares[name] < 0.003
+    assert shares["total_rare"] == shares["not_total_rare"] < 0.0003
+    assert shares["in_20"] == pytest.approx(0.02, rel=0.2)
+    assert all(task.attributes.keys() >= {"region", "tenant", "total", "vip", "due"} for task in tasks)
+    assert [task.version for task in tasks[-101:-99]] == [1, 2]
+    assert [task.attributes.get("late") for task in tasks[-201:-199]] == [None, "yes"]
+    assert sum(task.correlation_id is None for task in tasks) / depth == pytest.approx(0.1, rel=0.1)
+
+
+def _run_of(server: str, lanes: str, ratio: float, depth: int = 1000) -> dict[str, object]:
+    shapes = [{"shape": "none", "ratio_to_none": 1.0}, {"shape": "tenant", "ratio_to_none": ratio}]
+    return {"server": server, "depth": depth, "lanes": lanes, "shapes": shapes}
+
+
+def test_chart_draws_every_shape_of_every_store(tmp_path: Path) -> None:
+    """One picture of the results with lanes and without; other depths do not belong on it."""
+    runs = [_run_of("A 1", "auto", 1.2), _run_of("A 1", "off", 300.0), _run_of("B <2>", "on", 1.4)]
+    files = [tmp_path / f"{number}.json" for number in range(3)]
+    for file, run in zip(files, runs, strict=True):
+        file.write_text(json.dumps(run), "utf-8")
+    out = tmp_path / "chart.svg"
+    assert main(["chart", *map(str, files), "--out", str(out)]) == 0
+    titles = [
+        each.text for each in ElementTree.fromstring(out.read_text("utf-8")).iter("{http://www.w3.org/2000/svg}title")
+    ]
+    assert titles == [
+        "tenant, A 1, without lanes: 300x",
+        "tenant, A 1, with lanes: 1.2x",
+        "tenant, B <2>, with lanes: 1.4x",
+    ]
+    with pytest.raises(ValueError, match="one depth"):
+        chart.read_series([*runs, _run_of("A 1", "auto", 1.0, depth=10)])
+    with pytest.raises(ValueError, match="no run with lanes"):
+        chart.read_series([_run_of("A 1", "off", 1.0)])
 
 
 def test_crashes_account_for_every_task(tmp_path: Path) -> None:

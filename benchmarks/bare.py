@@ -1,0 +1,73 @@
+"""The statements of one claim without criteria, sent by the bare driver: what a claim costs without wiggle's Python.
+
+Rows are fetched and left as they come. The connection runs under the settings of the store's own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+from wiggle_core.stores.store import Route, Store
+from wiggle_store_sqlite import claims as sqlite_claims
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from wiggle_store_postgres.place import Place
+
+LEASE = timedelta(seconds=30)
+_TTL = LEASE // timedelta(microseconds=1)
+
+BareClaim: TypeAlias = Callable[[str, int], tuple[float, str]]
+"""Claims so many tasks of a queue; the seconds that it took, and the token that the tasks carry now."""
+
+
+def bare_sqlite(connection: sqlite3.Connection) -> BareClaim:
+    """By sqlite3, on a connection in autocommit."""
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cache_size = -8192")
+
+    def claim(queue: str, limit: int) -> tuple[float, str]:
+        routes = (Route(queue),)
+        walk = sqlite_claims.candidates(routes, limit)
+        lease, guard = sqlite_claims.guarded_lease(routes)
+        token, until = uuid4().hex, time.time_ns() // 1000 + _TTL
+        execute = connection.execute
+        started = time.perf_counter()
+        numbers, _ = execute(walk.text, walk.binds).fetchone()
+        execute("BEGIN IMMEDIATE")
+        rows = execute(lease, ("benchmark", token, until, numbers, *guard)).fetchall()
+        execute("COMMIT")
+        return _whole(time.perf_counter() - started, len(rows), limit), token
+
+    return claim
+
+
+def bare_postgres(connection: Connection[tuple[Any, ...]], place: Place, store: Store) -> BareClaim:
+    """By psycopg, on a connection in autocommit. Any: the driver's types are those of the columns."""
+    from psycopg import RawCursor  # noqa: PLC0415 # the driver is there only where it is used
+
+    explain = cache(store.explain)
+
+    def claim(queue: str, limit: int) -> tuple[float, str]:
+        told = explain(Route(queue), limit)
+        statement, token = told.sql.replace("$schema", place.quoted_schema).encode(), uuid4().hex
+        # As the store binds them: owner, token, the database's own time, ttl, limit, and what the routes bind.
+        binds = ("benchmark", token, None, _TTL, *told.binds[4:])
+        started = time.perf_counter()
+        rows = RawCursor(connection).execute(statement, binds).fetchall()
+        return _whole(time.perf_counter() - started, len(rows), limit), token
+
+    return claim
+
+
+def _whole(seconds: float, rows: int, limit: int) -> float:
+    if rows != limit:
+        raise AssertionError(f"{rows} rows leased, and {limit} expected")
+    return seconds

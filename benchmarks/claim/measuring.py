@@ -1,0 +1,159 @@
+"""Claims of ten by every shape of criteria, in one run.
+
+The shapes take turns: each round has one claim of each, in an order drawn anew, so that a slow spell of the machine, a
+vacuum or a checkpoint hits all alike. What was claimed is given back by the engine after each claim, unmeasured, which
+restores the order; the dead rows that this leaves lie where the next claims look, as in a queue in use. Between rounds
+lanes are cared for as a worker does it. Every claim was made before, so caches are warm; Python's garbage collector is
+off while a claim runs, for it counts objects of the benchmark too.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from benchmarks.bare import LEASE
+from benchmarks.claim.data import QUEUE
+from benchmarks.claim.places import Place
+from benchmarks.claim.shapes import NONE
+from wiggle_core import Engine, QueueCriteria, Release
+from wiggle_core.engine.routes import plan
+from wiggle_core.stores.lanes import LaneState
+from wiggle_core.stores.store import Route
+from wiggle_core.tasks.task import TaskId, TaskRecord
+
+LIMIT = 10
+LEAST = 5
+"""How many claims are made by the slowest shape."""
+EXPLAINED = 10
+"""Of how many criteria of a shape it is asked what they read."""
+
+
+@dataclass(slots=True)
+class Shape:
+    """One shape, and what was measured of it: seconds of each claim, and rows read by one."""
+
+    name: str
+    routes: Sequence[Route]
+    plan: str = ""
+    seconds: list[float] = field(default_factory=list)
+    claimed: int = 0
+    rows_read: int | None = None
+    found: dict[Route, list[TaskId]] = field(default_factory=dict)
+    """The tasks of the first claim by each route."""
+
+
+def make_shapes(criteria: dict[str, list[QueueCriteria]]) -> list[Shape]:
+    """Shapes to measure, `none` first."""
+    return [Shape(name, [route for each in many for route in plan([each])]) for name, many in criteria.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many claims by each shape, and after how many seconds of claiming no more are made by one."""
+
+    claims: int
+    seconds: float
+
+
+def warm_up(engine: Engine, shapes: Sequence[Shape]) -> None:
+    """Claim by every criteria once, so that the engine decides which of them get lanes; wait until these are open; and
+    claim once more. Raises AssertionError when a claim's tasks are others than before."""
+    for shape in shapes:
+        claim_by_all(engine, shape)
+    settle_lanes(engine)
+    for shape in shapes:
+        claim_by_all(engine, shape)
+        plans = {engine.lanes.verdict(route).plan for route in shape.routes[:EXPLAINED]}
+        shape.plan = plans.pop() if len(plans) == 1 else "walk"
+
+
+def claim_by_all(engine: Engine, shape: Shape) -> None:
+    """One claim by each criteria of a shape, its tasks given back."""
+    for route in shape.routes:
+        _, ids = _claim(engine, route)
+        if shape.found.setdefault(route, ids) != ids:
+            raise AssertionError(f"{shape.name}: {ids} were claimed, and {shape.found[route]} before")
+
+
+def settle_lanes(engine: Engine) -> None:
+    """Care for the lanes, as a worker does again and again, until all that are wanted are open."""
+    lanes = engine.store.lanes
+    if lanes is None:
+        return
+    engine.lanes.care()
+    while any(lane.state in (LaneState.FILLING, LaneState.CLOSING) for lane in lanes.read(0).lanes):
+        time.sleep(0.5)
+        engine.lanes.care()
+
+
+def measure(place: Place, shapes: Sequence[Shape], effort: Effort, seed: int) -> list[float]:
+    """Fill in what the shapes are measured for; the seconds of claims by the bare driver, made in the same rounds."""
+    random, bare = Random(seed), list[float]()
+    with _undisturbed():
+        for number in range(effort.claims):
+            for shape in random.sample(shapes, len(shapes)):
+                if number < LEAST or sum(shape.seconds) < effort.seconds:
+                    route = shape.routes[number % len(shape.routes)]
+                    seconds, ids = _claim(place.engine, route)
+                    shape.seconds.append(seconds)
+                    shape.claimed += len(ids)
+                if shape.name == NONE and place.bare is not None:
+                    bare.append(_claim_bare(place))
+            place.engine.lanes.care()
+            gc.collect(0)
+    _count_rows(place.engine, shapes)
+    return bare
+
+
+def _claim(engine: Engine, route: Route) -> tuple[float, list[TaskId]]:
+    started = time.perf_counter()
+    tasks = engine.claim_routes("benchmark", (route,), LIMIT, LEASE)
+    seconds = time.perf_counter() - started
+    give_back(engine, tasks)
+    return seconds, [task.id for task in tasks]
+
+
+def _claim_bare(place: Place) -> float:
+    assert place.bare is not None, "asked before"
+    seconds, token = place.bare(QUEUE, LIMIT)
+    give_back(place.engine, place.engine.store.leased(token))
+    return seconds
+
+
+def give_back(engine: Engine, tasks: Sequence[TaskRecord]) -> None:
+    """Make claimed tasks READY again, where they were. Raises AssertionError if a lease was lost."""
+    if len(engine.settle_many([(task, Release()) for task in tasks])) != len(tasks):
+        raise AssertionError("a lease was lost")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def _count_rows(engine: Engine, shapes: Sequence[Shape]) -> None:
+    """The rows that a claim reads, the most of any criteria of a shape that is looked at."""
+    lanes = engine.store.lanes
+    present = () if lanes is None else lanes.read(0).lanes
+    open_lanes = {(lane.queue, lane.predicate): lane.id for lane in present if lane.state is LaneState.OPEN}
+    for shape in shapes:
+        step = max(1, len(shape.routes) // EXPLAINED)
+        planned = [
+            Route(route.queue, route.predicate, open_lanes.get((route.queue, route.predicate)))
+            for route in shape.routes[::step]
+        ]
+        told = [engine.store.explain(route, LIMIT).rows_read for route in planned]
+        known = [rows for rows in told if rows is not None]
+        shape.rows_read = max(known) if known else None

@@ -1,0 +1,105 @@
+"""Places to measure in: an empty store of its own in the database that a URL names, dropped afterwards."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import URL, make_url
+
+from benchmarks.bare import BareClaim, bare_postgres, bare_sqlite
+from wiggle_core import Engine
+from wiggle_core.lanes.planner import LanePolicy
+from wiggle_core.settings import Settings
+from wiggle_core.stores.registry import open_scratch, open_store
+from wiggle_core.stores.replay import Replaying
+from wiggle_core.stores.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An engine over an empty store. `server` is product and version.
+
+    `url` is for other processes, None where no other one can come; `bare` sends the statements of a claim without us,
+    None where there are none or they are not known.
+    """
+
+    engine: Engine
+    server: str
+    url: str | None = None
+    bare: BareClaim | None = None
+
+    @property
+    def name(self) -> str:
+        return self.engine.store.capabilities.name
+
+    @property
+    def has_lanes(self) -> bool:
+        return self.engine.store.lanes is not None
+
+
+@contextmanager
+def scratch(url: str, policy: LanePolicy) -> Iterator[Place]:
+    """A place in the database of the URL. Raises as `open_store` does."""
+    parsed = make_url(url)
+    match parsed.drivername.partition("+")[0]:
+        case "sqlite" if parsed.database not in (None, "", ":memory:"):
+            place = _in_file(parsed, policy)
+        case "postgresql" | "postgres":
+            place = _in_schema(parsed, policy)
+        case _:
+            place = _anywhere(url, policy)
+    with place as found:
+        yield found
+
+
+@contextmanager
+def _in_file(url: URL, policy: LanePolicy) -> Iterator[Place]:
+    file = Path(f"{url.database}.benchmark-{uuid4().hex[:12]}")
+    own = url.set(database=str(file)).render_as_string(hide_password=False)
+    try:
+        with (
+            _engine(lambda: open_store(own), policy) as engine,
+            closing(sqlite3.connect(file, isolation_level=None)) as c,
+        ):
+            yield Place(engine, f"SQLite {sqlite3.sqlite_version}", own, bare_sqlite(c))
+    finally:
+        for left in file.parent.glob(f"{file.name}*"):
+            left.unlink()
+
+
+@contextmanager
+def _in_schema(url: URL, policy: LanePolicy) -> Iterator[Place]:
+    # Imported here: the driver is there only where it is used.
+    from wiggle_store_postgres.connections import connect  # noqa: PLC0415
+    from wiggle_store_postgres.place import read_url  # noqa: PLC0415
+    from wiggle_store_postgres.schema import drop  # noqa: PLC0415
+
+    own = url.update_query_dict({"schema": f"wiggle_benchmark_{uuid4().hex[:12]}"})
+    place, text = read_url(own), own.render_as_string(hide_password=False)
+    try:
+        with _engine(lambda: open_store(text), policy) as engine, closing(connect(place)) as connection:
+            ((version,),) = connection.execute("SELECT current_setting('server_version')").fetchall()
+            yield Place(engine, f"PostgreSQL {version}", text, bare_postgres(connection, place, engine.store))
+    finally:
+        drop(place)
+
+
+@contextmanager
+def _anywhere(url: str, policy: LanePolicy) -> Iterator[Place]:
+    with _engine(lambda: open_scratch(url), policy) as engine:
+        name = engine.store.capabilities.name
+        yield Place(engine, f"{name}, Python {platform.python_version()}" if name == "memory" else name)
+
+
+@contextmanager
+def _engine(opened: Callable[[], Store], policy: LanePolicy) -> Iterator[Engine]:
+    settings = Settings.from_environment().model_copy(update={"lanes": policy})
+    with Engine(Replaying(opened()), settings=settings) as engine:
+        engine.migrate()
+        yield engine
