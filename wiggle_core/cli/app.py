@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from wiggle_core import cli
-from wiggle_core.cli import attributes, criteria, db, task
+from wiggle_core.cli import attributes, criteria, db, lanes, task
 from wiggle_core.cli.backlog import backlog
 from wiggle_core.cli.contract import store_contract
 from wiggle_core.cli.demo import demo
@@ -61,6 +61,7 @@ app.add_typer(attributes.group, name="attributes")
 app.command()(enqueue)
 app.command()(backlog)
 app.add_typer(task.group, name="task")
+app.add_typer(lanes.group, name="lanes")
 app.command()(worker)
 app.command()(store_contract)
 app.command()(new_store)

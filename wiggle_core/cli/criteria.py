@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, TypeAlias
 
 import typer
 
 from wiggle_core.cli.failures import ExitCode, InputError
-from wiggle_core.cli.files import read_lines, read_whole
-from wiggle_core.cli.matching import Matching, by_claim, by_evaluator, by_find, read_tasks
-from wiggle_core.cli.options import JsonOption, StoreOption, opened_store
+from wiggle_core.cli.files import Line, read_lines, read_whole
+from wiggle_core.cli.matching import LANES_AT_ONCE, Matching, by_claim, by_evaluator, by_find, read_tasks
+from wiggle_core.cli.options import JsonOption, StoreOption, opened_engine
 from wiggle_core.cli.output import print_json, print_line
 from wiggle_core.criteria.builder import QueueCriteria
 from wiggle_core.criteria.check import MAX_JSON_BYTES
 from wiggle_core.criteria.text import format_text, parse_text
 from wiggle_core.criteria.wire import criteria_from_object, criteria_to_object, parse_json, predicate_to_object
-from wiggle_core.errors import CriteriaError
+from wiggle_core.engine.engine import Engine
+from wiggle_core.engine.routes import route_of
+from wiggle_core.errors import CriteriaError, StaleLanes, TransientStoreError, WiggleError
+from wiggle_core.lanes.book import PLACEMENTS
+from wiggle_core.lanes.planner import LanePolicy, Verdict
 from wiggle_core.stores.registry import open_scratch
 from wiggle_core.stores.store import Explanation, Route
 
@@ -47,7 +52,7 @@ def check(
 ) -> None:
     """Check criteria and print them in every form, as JSON. Refused ones end with code 2 and the offender's path."""
     try:
-        criteria = _read_criteria(json_file, text, queue)
+        criteria = read_criteria(json_file, text, queue)
     except (CriteriaError, InputError) as error:
         message, path = (error.message, error.path) if isinstance(error, CriteriaError) else (str(error), "")
         print_json({"ok": False, "error": message, "path": path})
@@ -60,7 +65,8 @@ def _forms(criteria: QueueCriteria) -> dict[str, object]:
     return {"json": criteria_to_object(criteria), "text": format_text(predicate)}
 
 
-def _read_criteria(json_file: str | None, text: str | None, queue: str | None) -> QueueCriteria:
+def read_criteria(json_file: str | None, text: str | None, queue: str | None) -> QueueCriteria:
+    """The criteria that the three options give. Raises CriteriaError, InputError."""
     if (json_file is None) == (text is None):
         raise InputError("give either --json-file or --text")
     if text is not None:
@@ -82,6 +88,7 @@ def _criteria_of(obj: object, queue: str | None) -> QueueCriteria:
 
 @group.command()
 def match(
+    *,
     tasks: Annotated[str, typer.Option("--tasks", metavar="FILE", help="Tasks as JSON, one a line, taken as given.")],
     criteria: Annotated[str, typer.Option("--criteria", metavar="FILE", help='{"where": ...}, one a line.')],
     store: Annotated[
@@ -89,6 +96,10 @@ def match(
         typer.Option("--store", metavar="URL", help="Ask this store, in a scratch schema; else the evaluator answers."),
     ] = None,
     claim: Annotated[bool, typer.Option("--claim", help="Claim until nothing is left, then release all.")] = False,
+    lanes: Annotated[
+        LanePolicy,
+        typer.Option("--lanes", help="Which criteria have a lane as they claim: all, none, or those that gain by it."),
+    ] = LanePolicy.AUTO,
     as_json: JsonOption = False,
 ) -> None:
     """Print which tasks each criteria takes: a JSON list of ids a line, in claim order.
@@ -97,18 +108,26 @@ def match(
     """
     if claim and store is None:
         raise InputError("--claim needs --store")
-    with _matching(tasks, store, claim) as ids_of:
-        for line in read_lines(criteria):
-            try:
-                wanted = _criteria_of(parse_json(line.text()), None)
-            except (CriteriaError, InputError) as error:
-                print_json({"error": str(error)})
-            else:
-                print_json(ids_of(wanted.normal))
+    if lanes is LanePolicy.ON and not claim:
+        raise InputError("--lanes on needs --store and --claim: only a store's claim reads lanes")
+    with _matching(tasks, store, claim, lanes) as ids_of:
+        lines = read_lines(criteria)
+        while group := [_wanted(line) for line in islice(lines, LANES_AT_ONCE if claim else 1)]:
+            answers = iter(ids_of([each.normal for each in group if isinstance(each, QueueCriteria)]))
+            for each in group:
+                print_json(next(answers) if isinstance(each, QueueCriteria) else {"error": str(each)})
+
+
+def _wanted(line: Line) -> QueueCriteria | WiggleError:
+    """The criteria of a line, or why they are refused."""
+    try:
+        return _criteria_of(parse_json(line.text()), None)
+    except (CriteriaError, InputError) as error:
+        return error
 
 
 @contextmanager
-def _matching(path: str, url: str | None, claim: bool) -> Iterator[Matching]:
+def _matching(path: str, url: str | None, claim: bool, lanes: LanePolicy) -> Iterator[Matching]:
     tasks = read_tasks(path)
     if url is None:
         yield by_evaluator(list(tasks))
@@ -116,7 +135,7 @@ def _matching(path: str, url: str | None, claim: bool) -> Iterator[Matching]:
     with closing(open_scratch(url)) as scratch:
         while batch := list(islice(tasks, scratch.capabilities.max_batch)):
             scratch.enqueue(batch)
-        yield by_claim(scratch) if claim else by_find(scratch)
+        yield by_claim(scratch, lanes) if claim else by_find(scratch)
 
 
 @group.command()
@@ -127,22 +146,41 @@ def explain(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain how a store would claim by these criteria: normal form, statement, binds and plan."""
-    criteria = _read_criteria(json_file, text, queue)
-    with opened_store(store) as opened:
-        opened.verify()
-        explanation = opened.explain(Route(criteria.queue, criteria.normal), _CLAIM_LIMIT)
-        name = opened.capabilities.name
+    """Explain how a store claims by these criteria: normal form, statement, binds, plan, rows read, walk or lane.
+
+    Reads what a claim of 10 reads, for as long as that takes, and leases nothing.
+
+    The claims of a worker ask for the steps that it handles, too: add them to see the same claim.
+    """
+    criteria = read_criteria(json_file, text, queue)
+    with opened_engine(store) as engine:
+        verdict, explanation = _explained(engine, route_of(criteria))
+        name = engine.store.capabilities.name
     if as_json:
-        print_json(_explanation(criteria, explanation, name))
+        print_json(_explanation(criteria, verdict, explanation, name))
     else:
-        _show(criteria, explanation, name)
+        _show(criteria, verdict, explanation, name)
 
 
-_REASON = "this version has no lanes: a claim reads the queue in order and tests each task until enough match"
+def _explained(engine: Engine, route: Route) -> tuple[Verdict, Explanation]:
+    """How a claim by the route goes now."""
+    for _ in range(PLACEMENTS):
+        verdict = engine.lanes.verdict(route)
+        # Its lane may be closed between the question and the statement.
+        with suppress(StaleLanes):
+            return verdict, engine.store.explain(replace(route, lane=verdict.lane), _CLAIM_LIMIT)
+    raise TransientStoreError("the lanes of the store change so fast that no claim can be explained")
 
 
-def _explanation(criteria: QueueCriteria, explanation: Explanation, store: str) -> dict[str, object]:
+def _reason(verdict: Verdict) -> str:
+    if verdict.lane is not None:
+        return f"lane {verdict.lane} was opened: {verdict.reason}"
+    if verdict.wanted is not None:
+        return f"{verdict.reason}; a worker with these criteria will have it opened: {verdict.wanted}"
+    return verdict.reason
+
+
+def _explanation(criteria: QueueCriteria, verdict: Verdict, explanation: Explanation, store: str) -> dict[str, object]:
     return {
         "queue": criteria.queue,
         "normal": predicate_to_object(criteria.normal),
@@ -152,17 +190,19 @@ def _explanation(criteria: QueueCriteria, explanation: Explanation, store: str) 
         "sql": explanation.sql,
         "binds": [each if isinstance(each, (str, int)) else str(each) for each in explanation.binds],
         "plan": list(explanation.plan),
-        "verdict": "walk",
-        "reason": _REASON,
+        "rows_read": explanation.rows_read,
+        "verdict": verdict.plan,
+        "reason": _reason(verdict),
     }
 
 
-def _show(criteria: QueueCriteria, explanation: Explanation, store: str) -> None:
+def _show(criteria: QueueCriteria, verdict: Verdict, explanation: Explanation, store: str) -> None:
     print_line(f"queue        {criteria.queue}")
     print_line(f"normal form  {format_text(criteria.normal)}")
     print_line(f"fingerprint  {criteria.fingerprint}")
     print_line(f"store        {store}")
-    print_line(f"verdict      walk: {_REASON}")
+    print_line(f"verdict      {verdict.plan}: {_reason(verdict)}")
+    print_line(f"rows read    {'not known' if explanation.rows_read is None else explanation.rows_read}")
     for title, lines in (
         ("statement", explanation.sql.splitlines()),
         ("binds", [f"{index}  {bind!r}" for index, bind in enumerate(explanation.binds, 1)]),

@@ -10,12 +10,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from wiggle_core.errors import WiggleError
+from wiggle_core.criteria.text import format_text
+from wiggle_core.criteria.tree import TRUE
+from wiggle_core.errors import CriteriaError, WiggleError
 from wiggle_core.lanes.book import LaneBook
 from wiggle_core.lanes.filling import clear, complete, resume
 from wiggle_core.lanes.planner import Planner, Verdict
 from wiggle_core.stores.lanes import Lane, LaneId, LaneRow, Lanes, LaneState, NewLane
 from wiggle_core.stores.store import Route, Store
+from wiggle_core.worker.feasibility import can_match
 
 _log = logging.getLogger("wiggle.lanes")
 
@@ -72,8 +75,11 @@ class LaneKeeper:
         """Open a lane for each route, and fill all of them in one pass. They stay until they are closed by hand.
 
         Returns them as they are then: FILLING still when for `patience` seconds somebody held a transaction that began
-        before; a later pass goes on. Raises NoLanes, StoreError.
+        before; a later pass goes on. Raises NoLanes, StoreError; CriteriaError, with nothing opened, for a predicate
+        that takes every task or none: what a lane could tell, its queue tells alone.
         """
+        for route in routes:
+            _require_choice(route)
         wanted = [NewLane(route.queue, route.predicate, reason, is_pinned=True) for route in routes]
         return self._open(wanted, patience)
 
@@ -141,3 +147,10 @@ class LaneKeeper:
         if idle:
             _log.info("%d lanes close: nobody has claimed through them for %d minutes", len(idle), IDLE_SECONDS // 60)
             self.close(idle)
+
+
+def _require_choice(route: Route) -> None:
+    if route.predicate == TRUE:
+        raise CriteriaError(f"a lane would hold all of queue {route.queue!r}: these criteria take every task")
+    if not can_match(route.predicate):
+        raise CriteriaError(f"a lane would stay empty: no task can match {format_text(route.predicate)}")

@@ -19,6 +19,7 @@ from wiggle_core.lanes.book import PLACEMENTS, LaneBook
 from wiggle_core.stores.lanes import Lane, LaneId, LaneState, NewLane
 from wiggle_core.stores.store import ClaimRequest, Route, Store
 from wiggle_core.tasks.task import TaskRecord
+from wiggle_core.worker.feasibility import can_match
 
 REFRESH_SECONDS = 1.0
 """How old a claim's knowledge of lanes may be; one that only lacks a lane walks, and loses nothing but time."""
@@ -53,6 +54,8 @@ class Verdict:
     """`walk` or `lane`."""
     reason: str
     wanted: str | None = None
+    lane: LaneId | None = None
+    """The lane by which they go, if they do."""
 
 
 @dataclass(slots=True)
@@ -158,9 +161,12 @@ class Planner:
             return Verdict("walk", "the store has no lanes")
         if route.predicate == TRUE:
             return Verdict("walk", "every task of the queue matches")
+        if not can_match(route.predicate):
+            return Verdict("walk", "no task can match")
         if lane is not None and self.policy is not LanePolicy.OFF:
-            is_open = lane.state is LaneState.OPEN
-            return Verdict("lane", lane.reason) if is_open else Verdict("walk", "its lane is being filled")
+            if lane.state is LaneState.OPEN:
+                return Verdict("lane", lane.reason, lane=lane.id)
+            return Verdict("walk", "its lane is being filled")
         if self.policy is LanePolicy.OFF:
             return Verdict("walk", "WIGGLE_LANES=off")
         if self._count(route.queue) >= MAX_LANES:
