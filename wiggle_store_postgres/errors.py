@@ -79,14 +79,17 @@ def translate(error: DriverError, place: Place, *, may_have_applied: bool = Fals
     """The error to raise, with the driver's as its cause.
 
     `may_have_applied`: a commit was on its way, so that a connection lost without an answer leaves the outcome open.
-    An error that the server itself reports tells that the transaction was rolled back.
+    An error that the server itself reports tells that the transaction was rolled back, except for the end of a session
+    behind a pooler.
     """
     if not isinstance(error, psycopg.Error):
         return PermanentStoreError(f"a value is given to {place} that it cannot hold: {type(error).__name__}")
     state = error.sqlstate
     if state is None:
         return _without_state(error, place, may_have_applied)
-    if state.startswith("08") or state in _AMBIGUOUS_STATES:
+    # Sent along with its statement, a COMMIT is carried out before the server looks whether the session is to end.
+    ended_late = state == "57P01" and place.is_pooled and may_have_applied
+    if state.startswith("08") or state in _AMBIGUOUS_STATES or ended_late:
         return _lost(place, may_have_applied)
     return _by_state(state, place)
 
