@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from heapq import merge
-from itertools import count, islice
+from itertools import count
 from zlib import crc32
 
 import pytest
@@ -13,7 +13,7 @@ from wiggle_core.conformance import *  # noqa: F403
 from wiggle_core.conformance.plugin import StoreFactory
 from wiggle_core.stores.memory import CAPABILITIES, MemoryStore
 from wiggle_core.stores.store import Capabilities, ClaimRequest, Store
-from wiggle_core.tasks.task import Clock, OrderKey, TaskRecord
+from wiggle_core.tasks.task import Clock, OrderKey
 
 SHARDS = 3
 
@@ -29,16 +29,13 @@ class ShardedStore(MemoryStore):
     def capabilities(self) -> Capabilities:
         return replace(CAPABILITIES, name="sharded", strict_order=False)
 
-    def claim(self, request: ClaimRequest) -> list[TaskRecord]:
-        with self._lock:
-            turn = next(self._turns)
+    def _first(self, request: ClaimRequest) -> list[OrderKey]:
+        turn = next(self._turns)
 
-            def place(key: OrderKey) -> int:
-                return (crc32(key.id.encode()) + turn) % SHARDS
+        def place(key: OrderKey) -> int:
+            return (crc32(key.id.encode()) + turn) % SHARDS
 
-            keys = sorted(merge(*map(self._walk, request.routes)), key=place)
-            lease_until = self.now() + request.ttl
-            return [self._lease(self._live[key.id], request, lease_until) for key in islice(keys, request.limit)]
+        return sorted(merge(*map(self._keys, request.routes)), key=place)[: request.limit]
 
 
 @pytest.fixture

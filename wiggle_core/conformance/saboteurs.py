@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from time import sleep
@@ -18,6 +18,7 @@ from time import sleep
 from wiggle_core.conformance.plugin import StoreFactory
 from wiggle_core.errors import TransientStoreError
 from wiggle_core.stores.changes import changed, is_leased, permits
+from wiggle_core.stores.lanes import NO_LANES, LaneId, Placed
 from wiggle_core.stores.memory import MemoryStore
 from wiggle_core.stores.store import (
     Cancel,
@@ -68,11 +69,11 @@ def in_memory(make: Callable[[Clock | None], Store]) -> Callable[[Path], StoreFa
 class _Changing(MemoryStore):
     """The reference store, with what a change asks and makes as methods for saboteurs to get wrong."""
 
-    def _take_effect(self, change: Change, now: int) -> bool:
+    def _take_effect(self, change: Change, now: int, lanes: Sequence[LaneId]) -> bool:
         task = self.get(change_id(change))
         if task is None or not self.permits(task, change, now):
             return False
-        self._put(self.changed(task, change, now))
+        self._put(self.changed(task, change, now), lanes)
         return True
 
     def permits(self, task: TaskRecord, change: Change, now: int) -> bool:
@@ -135,7 +136,7 @@ class LeasesByItsOwnClock(MemoryStore):
 class LeasesUnguarded(MemoryStore):
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         with self._lock:
-            first = list(islice(merge(*map(self._walk, request.routes)), request.limit))
+            first = self._first(request)
         sleep(PAUSE_SECONDS)
         with self._lock:
             live = [self._live[key.id] for key in first if key.id in self._live]
@@ -194,7 +195,7 @@ class LooksAtTheLivingOnly(MemoryStore):
 class BreaksTiesBackwards(MemoryStore):
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         with self._lock:
-            keys = sorted(chain(*map(self._walk, request.routes)), key=lambda key: key.id, reverse=True)
+            keys = sorted(chain(*map(self._keys, request.routes)), key=lambda key: key.id, reverse=True)
             first = sorted(keys, key=lambda key: key[:3])[: request.limit]
             return [self._lease(self._live[key.id], request, self.now() + request.ttl) for key in first]
 
@@ -228,7 +229,7 @@ class LocksAllCandidates(MemoryStore):
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         with self._lock:
-            free = [key for key in merge(*map(self._walk, request.routes)) if key.id not in self._hidden]
+            free = [key for key in merge(*map(self._keys, request.routes)) if key.id not in self._hidden]
             self._hidden.update(key.id for key in free)
         sleep(5 * PAUSE_SECONDS)
         with self._lock:
@@ -263,21 +264,21 @@ class LooksAtTheHeadOnly(MemoryStore):
 
 
 class OverwritesWhatLives(MemoryStore):
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         with self._lock:
-            new = super().enqueue(tasks)
-            for task in tasks:
+            new = super().enqueue(tasks, placed)
+            for index, task in enumerate(tasks):
                 if task.id not in new and task.id in self._live:
-                    self._put(task)
+                    self._put(task, placed.of(index))
             return new
 
 
 class ForgetsTheSettled(MemoryStore):
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         with self._lock:
             for task in tasks:
                 self._history.pop(task.id, None)
-            return super().enqueue(tasks)
+            return super().enqueue(tasks, placed)
 
 
 class LosesBetweenTwoCommits(MemoryStore):
@@ -285,7 +286,7 @@ class LosesBetweenTwoCommits(MemoryStore):
         if task.state in SETTLED:
             self._remove(task.id)
             self._commit()
-        return super()._put(task)
+        return super()._put(task, lanes)
 
     def _commit(self) -> None:
         """Let everyone see what there is so far: `apply` holds the lock once."""
@@ -299,7 +300,7 @@ class DoublesBetweenTwoCommits(LosesBetweenTwoCommits):
         if task.state in SETTLED:
             self._history[task.id] = task
             self._commit()
-        return MemoryStore._put(self, task)
+        return MemoryStore._put(self, task, lanes)
 
 
 class SparesTheRunning(_Changing):
@@ -323,12 +324,12 @@ class RevivesTheDone(_Changing):
 
 
 class AppliesAllOrNothing(_Changing):
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         with self._lock:
             now, tasks = self.now(), [self.get(change_id(change)) for change in changes]
             if any(task is None or not permits(task, each, now) for task, each in zip(tasks, changes, strict=True)):
                 return set()
-            return super().apply(changes)
+            return super().apply(changes, placed)
 
 
 class LocksInTheOrderGiven(MemoryStore):
@@ -336,9 +337,9 @@ class LocksInTheOrderGiven(MemoryStore):
         super().__init__(clock)
         self._rows: dict[TaskId, Lock] = {}
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         with self._locked(map(change_id, changes)):
-            return super().apply(changes)
+            return super().apply(changes, placed)
 
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
         with self._locked(lease.task_id for lease in leases):

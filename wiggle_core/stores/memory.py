@@ -130,18 +130,22 @@ class MemoryStore:
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         with self._lock:
-            first = list(islice(merge(*map(self._keys, request.routes)), request.limit))
             lease_until = self.now() + request.ttl
-            claimed = [self._lease(self._live[key.id], request, lease_until) for key in first]
+            claimed = [self._lease(self._live[key.id], request, lease_until) for key in self._first(request)]
             for route in request.routes:
                 if route.lane is not None:
                     self._lanes.drop_dead_head(route.lane)
             return claimed
 
+    def _first(self, request: ClaimRequest) -> list[OrderKey]:
+        """The first READY tasks that match, over all routes."""
+        return list(islice(merge(*map(self._keys, request.routes)), request.limit))
+
     def _keys(self, route: Route) -> Iterator[OrderKey]:
         """The keys of the READY tasks that match, in claim order (O1), from the route's lane if it has one."""
-        if route.lane is not None:
-            return self._lanes.keys(route.lane)
+        return self._walk(route) if route.lane is None else self._lanes.keys(route.lane)
+
+    def _walk(self, route: Route) -> Iterator[OrderKey]:
         is_match = matcher(route.predicate)
         return (key for key in self._ready.get(route.queue, ()) if is_match(self._live[key.id]))
 

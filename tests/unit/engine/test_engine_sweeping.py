@@ -9,6 +9,7 @@ import pytest
 
 from wiggle_core import Engine, NewTask, PermanentStoreError, QueueCriteria, RetryPolicy, SchemaError, State, TaskRecord
 from wiggle_core.engine.sweeper import Swept
+from wiggle_core.stores.lanes import NO_LANES, Placed
 from wiggle_core.stores.memory import MemoryStore
 from wiggle_core.stores.store import Change, change_id
 
@@ -45,10 +46,10 @@ class Refusing(MemoryStore):
         self.asked.append(limit)
         return super().due(limit)
 
-    def apply(self, changes: Sequence[Change]) -> set[str]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[str]:
         if self.refused & set(map(change_id, changes)):
             raise PermanentStoreError("too large")
-        return super().apply(changes)
+        return super().apply(changes, placed)
 
 
 def test_a_sweep_moves_small_batches(clock: HandClock) -> None:
@@ -87,7 +88,7 @@ def test_a_missing_schema_is_no_fault_of_a_task(clock: HandClock, monkeypatch: p
     clock.pass_seconds(1)
     calls: list[int] = []
 
-    def fail(changes: Sequence[Change]) -> set[str]:
+    def fail(changes: Sequence[Change], placed: Placed) -> set[str]:
         calls.append(len(changes))
         raise SchemaError("the schema is newer")
 

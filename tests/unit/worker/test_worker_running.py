@@ -28,6 +28,7 @@ from wiggle_core import (
     TransientStoreError,
 )
 from wiggle_core.settings import Settings
+from wiggle_core.stores.lanes import NO_LANES, Placed
 from wiggle_core.stores.memory import MemoryStore
 from wiggle_core.stores.store import Change, ClaimRequest
 from wiggle_core.tasks.attributes import Attribute
@@ -355,9 +356,9 @@ class FlakyStore(MemoryStore):
         self._check()
         return super().claim(request)
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         self._check()
-        return super().apply(changes)
+        return super().apply(changes, placed)
 
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
         self._check()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wiggle_core.errors import RevisionConflict, StoreError
 from wiggle_core.stores.changes import changed, is_leased, permits
+from wiggle_core.stores.lanes import NO_LANES, Placed
 from wiggle_core.stores.store import (
     Capabilities,
     Change,
@@ -54,6 +55,10 @@ class JournalStore:
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
+    @property
+    def lanes(self) -> None:
+        """None: every claim walks (N4), through memory, and past thousands of tasks rather than millions."""
+
     def now(self) -> int:
         return self._clock()
 
@@ -88,7 +93,7 @@ class JournalStore:
 
     # Tasks
 
-    def enqueue(self, tasks: Sequence[TaskRecord]) -> set[TaskId]:
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
         with self._journal.writing() as (shelf, entry):
             for task in tasks:
                 if task.id not in shelf.tasks and task.id not in entry.tasks:
@@ -116,7 +121,7 @@ class JournalStore:
                 entry.tasks[lease.task_id] = replace(shelf.tasks[lease.task_id], lease_until=lease_until)
             return held
 
-    def apply(self, changes: Sequence[Change]) -> set[TaskId]:
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         with self._journal.writing() as (shelf, entry):
             now = self.now()
             for change in sorted(changes, key=change_id):
