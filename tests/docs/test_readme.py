@@ -13,6 +13,7 @@ import pytest
 
 from tests.stores.conftest import postgres_url
 from tests.stores.postgres_schemas import fresh_database
+from wiggle_core.settings import PREFIX, Settings
 
 __all__ = ["postgres_url"]
 
@@ -80,3 +81,9 @@ def test_console_blocks_run_on_the_demos_database(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "mine-1" in done.stdout
+
+
+def test_every_setting_is_in_the_table() -> None:
+    """N4, section 8: each with its default, and no other."""
+    rows = re.findall(r"^\| `(WIGGLE_\w+)` \| `(\w+)` \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert dict(rows) == {PREFIX + name.upper(): str(value) for name, value in Settings()}

@@ -1,4 +1,4 @@
-"""From criteria to the routes of a claim. Whether a route walks or reads a lane is to be decided here."""
+"""From criteria to the routes of a claim. Whether one walks or reads a lane is decided as it claims (N4)."""
 
 from __future__ import annotations
 
