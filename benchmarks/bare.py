@@ -40,7 +40,7 @@ def bare_sqlite(connection: sqlite3.Connection) -> BareClaim:
         token, until = uuid4().hex, time.time_ns() // 1000 + _TTL
         execute = connection.execute
         started = time.perf_counter()
-        numbers, _ = execute(walk.text, walk.binds).fetchone()
+        numbers, *_ = execute(walk.text, walk.binds).fetchone()
         execute("BEGIN IMMEDIATE")
         rows = execute(lease, ("benchmark", token, until, numbers, *guard)).fetchall()
         execute("COMMIT")

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from wiggle_core.stores.changes import makes_ready
+from wiggle_core.stores.lanes import LaneId, Placed
 from wiggle_core.stores.sql.rows import Values
 from wiggle_core.stores.store import (
     Cancel,
@@ -29,6 +31,7 @@ from wiggle_core.stores.store import (
 from wiggle_core.tasks.keys import encode_attributes
 from wiggle_core.tasks.task import Clock, Lease, State, TaskId
 from wiggle_store_sqlite.connections import Connections
+from wiggle_store_sqlite.lane_rows import enter, require_epoch
 
 _UNCHANGED = (
     "queue, step, created_at, priority, workflow, version, node, kind, correlation_id, instance_id, retry, token"
@@ -37,15 +40,15 @@ _UNCHANGED = (
 # The list drives each statement, one task found by its id for each entry: CROSS JOIN and INDEXED BY say so to a
 # planner that old statistics might lead through all tasks.
 _SETTLE = f"""
-    INSERT INTO history (number, id, {_UNCHANGED}, ready_at, attributes, attempt, owner, lease_until, finished_at,
-        state, result, error)
-    SELECT number, task.id, {_UNCHANGED}, ready_at, attributes, attempt, owner, lease_until, :now,
+    INSERT INTO history (number, id, {_UNCHANGED}, ready_no, ready_at, attributes, attempt, owner, lease_until,
+        finished_at, state, result, error)
+    SELECT number, task.id, {_UNCHANGED}, ready_no, ready_at, attributes, attempt, owner, lease_until, :now,
         json_extract(change.value, '$[2]'), json_extract(change.value, '$[3]'), {{error}}
     FROM json_each(:changes) AS change CROSS JOIN task INDEXED BY task_id
     WHERE task.id = json_extract(change.value, '$[0]') AND {{guard}}
     RETURNING id, token
 """
-_CHANGING = ("state", "attempt", "ready_at", "attributes", "error", "owner", "lease_until")
+_CHANGING = ("state", "attempt", "ready_at", "attributes", "error", "owner", "lease_until", "ready_no")
 # An upsert, since UPDATE .. FROM leaves the order of its join to the planner whatever is written.
 _UPDATE = f"""
     INSERT INTO task (number, id, {_UNCHANGED}, {", ".join(_CHANGING)})
@@ -57,8 +60,8 @@ _UPDATE = f"""
     RETURNING id, token
 """
 _REVIVE = f"""
-    INSERT INTO task (number, id, {_UNCHANGED}, ready_at, attributes, attempt, state)
-    SELECT number, history.id, {_UNCHANGED}, :now, json_extract(change.value, '$[1]'), 1, 'READY'
+    INSERT INTO task (number, id, {_UNCHANGED}, ready_no, ready_at, attributes, attempt, state)
+    SELECT number, history.id, {_UNCHANGED}, ready_no + 1, :now, json_extract(change.value, '$[1]'), 1, 'READY'
     FROM json_each(:changes) AS change CROSS JOIN history INDEXED BY history_id
     WHERE history.id = json_extract(change.value, '$[0]') AND state IN ('FAILED', 'CANCELLED')
     RETURNING id, token
@@ -69,7 +72,8 @@ _LEAVE_HISTORY = "DELETE FROM history INDEXED BY history_id WHERE id IN (SELECT 
 _IS_LEASED = "state = 'RUNNING' AND token = json_extract(change.value, '$[1]')"
 _RAN_OUT = f"{_IS_LEASED} AND lease_until <= :now"
 _NEW_ERROR = "json_extract(change.value, '$[4]')"
-
+# Of one that is not READY yet it may grow too: it grows again when the task is.
+_NEXT = "ready_no + 1"
 
 _AGAIN = {
     "state": "iif(json_extract(change.value, '$[2]') > 0, 'SCHEDULED', 'READY')",
@@ -79,14 +83,21 @@ _AGAIN = {
     "error": _NEW_ERROR,
     "owner": "NULL",
     "lease_until": "NULL",
+    "ready_no": _NEXT,
 }
 _BACK = {
     "state": "'READY'",
     "attributes": "json_extract(change.value, '$[2]')",
     "owner": "NULL",
     "lease_until": "NULL",
+    "ready_no": _NEXT,
 }
-_NOW_READY = {"state": "'READY'", "ready_at": ":now", "attributes": "json_extract(change.value, '$[1]')"}
+_NOW_READY = {
+    "state": "'READY'",
+    "ready_at": ":now",
+    "attributes": "json_extract(change.value, '$[1]')",
+    "ready_no": _NEXT,
+}
 
 
 def _update(new: dict[str, str], guard: str) -> str:
@@ -113,33 +124,50 @@ _BRING_BACK = _Step(_REVIVE, _LEAVE_HISTORY)
 _EXTEND = _update({"lease_until": ":now"}, _IS_LEASED)
 
 
-def apply(connections: Connections, clock: Clock, changes: Sequence[Change]) -> set[TaskId]:
-    """Apply guarded changes in one transaction; the ids of those that took effect."""
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Changes of different tasks: their values, as a JSON list for each kind of step, and the lanes of each task."""
+
+    steps: dict[_Step, str]
+    lanes: dict[TaskId, Sequence[LaneId]]
+
+
+def apply(connections: Connections, clock: Clock, changes: Sequence[Change], placed: Placed) -> set[TaskId]:
+    """Apply guarded changes in one transaction; the ids of those that took effect. Raises StaleLanes."""
     if not changes:
         return set()
-    rounds = [_by_step(each) for each in _rounds(changes)]
+    rounds = [_by_step(each) for each in _rounds(changes, placed)]
+    is_epoch_asked = any(map(makes_ready, changes))
+    applied: set[TaskId] = set()
     with connections.writing() as connection:
+        if is_epoch_asked:
+            require_epoch(connection, placed)
         now = clock()
-        return {task_id for steps in rounds for task_id in _carry_out(connection, steps, now)}
+        for each in rounds:
+            moved = list(_carry_out(connection, each.steps, now))
+            enter(connection, ((task_id, each.lanes.get(task_id, ())) for task_id in moved))
+            applied.update(moved)
+    return applied
 
 
-def _rounds(changes: Sequence[Change]) -> Iterator[list[Change]]:
+def _rounds(changes: Sequence[Change], placed: Placed) -> Iterator[list[tuple[Change, Sequence[LaneId]]]]:
     """The changes in id order (L7), each task once a round: the second of two takes what the first one left."""
-    waiting = sorted(changes, key=change_id)
+    lanes = placed.lanes or [()] * len(changes)
+    waiting = sorted(zip(changes, lanes, strict=True), key=lambda each: change_id(each[0]))
     while waiting:
-        first: dict[TaskId, Change] = {}
-        later = [change for change in waiting if first.setdefault(change_id(change), change) is not change]
+        first: dict[TaskId, tuple[Change, Sequence[LaneId]]] = {}
+        later = [each for each in waiting if first.setdefault(change_id(each[0]), each) is not each]
         yield list(first.values())
         waiting = later
 
 
-def _by_step(changes: list[Change]) -> dict[_Step, str]:
-    """The values of the changes, as a JSON list for each kind of step."""
+def _by_step(changes: list[tuple[Change, Sequence[LaneId]]]) -> _Round:
     groups: dict[_Step, list[Values]] = defaultdict(list)
-    for change in changes:
+    for change, _ in changes:
         step, values = _planned(change)
         groups[step].append(values)
-    return {step: json.dumps(values) for step, values in groups.items()}
+    steps = {step: json.dumps(values) for step, values in groups.items()}
+    return _Round(steps, {change_id(change): lanes for change, lanes in changes if lanes})
 
 
 def _planned(change: Change) -> tuple[_Step, Values]:

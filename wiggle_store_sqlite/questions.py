@@ -10,10 +10,9 @@ from wiggle_core.stores.sql.rows import read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import Fate, Route, Slice
 from wiggle_core.tasks.task import Clock, OrderKey, State, TaskId, TaskRecord
-from wiggle_store_sqlite.claims import ORDER
 from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.dialect import WRITER
-from wiggle_store_sqlite.rows import history_columns, task_columns
+from wiggle_store_sqlite.rows import ORDER, history_columns, task_columns
 
 # Each live state has an index of its own; a settled one has to pass over history.
 _SOURCES = {
@@ -70,6 +69,10 @@ _PURGE = """
     DELETE FROM history INDEXED BY history_id WHERE id IN (
         SELECT id FROM history INDEXED BY history_finished WHERE finished_at < ? ORDER BY finished_at LIMIT ?
     ) RETURNING number
+"""
+_KEEP_NUMBER = """
+    UPDATE counter SET last_number = :highest WHERE last_number < :highest
+        AND :highest = (SELECT max(number) FROM payload)
 """
 _PURGE_PAYLOADS = "DELETE FROM payload WHERE number IN (SELECT value FROM json_each(?))"
 
@@ -172,6 +175,9 @@ def _due_order(task: TaskRecord) -> tuple[int, TaskId]:
 def purge(connections: Connections, before: int, limit: int) -> int:
     """Forget at most `limit` tasks settled before an instant; how many were."""
     with connections.writing() as connection:
-        forgotten = connection.execute(_PURGE, (before, max(limit, 0))).fetchall()
-        connection.execute(_PURGE_PAYLOADS, (json.dumps([number for (number,) in forgotten]),))
-    return len(forgotten)
+        rows = connection.execute(_PURGE, (before, max(limit, 0))).fetchall()
+        numbers = [number for (number,) in rows]
+        if numbers:
+            connection.execute(_KEEP_NUMBER, {"highest": max(numbers)})
+            connection.execute(_PURGE_PAYLOADS, (json.dumps(numbers),))
+    return len(numbers)

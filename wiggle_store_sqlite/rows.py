@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+ORDER = "priority, created_at, ready_at, id"
+"""The claim order (O1)."""
+
 _SHARED = (
     "id, queue, step, created_at, ready_at, state, {body}, attributes, priority, attempt, workflow, version, node, "
     "kind, correlation_id, instance_id, retry, owner, token, lease_until, "
@@ -17,3 +20,8 @@ def task_columns(table: str = "task") -> str:
 def history_columns(table: str = "history") -> str:
     """What `read_row` reads, selected from `history`."""
     return _SHARED.format(body=_BODY.format(table=table)) + "finished_at, result, error"
+
+
+def ready_columns() -> str:
+    """What `read_row` reads, of a task whose payload is not wanted, and its `ready_no`."""
+    return _SHARED.format(body="'null'") + "NULL, NULL, error, ready_no"

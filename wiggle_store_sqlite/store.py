@@ -22,6 +22,7 @@ from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRe
 from wiggle_store_sqlite import changes as leasing
 from wiggle_store_sqlite import claims, documents, enqueueing, questions, schema
 from wiggle_store_sqlite.connections import Connections
+from wiggle_store_sqlite.lanes import SqliteLanes
 from wiggle_store_sqlite.place import Place
 
 
@@ -51,7 +52,7 @@ class SqliteStore:
 
     @property
     def lanes(self) -> Lanes | None:
-        return None
+        return SqliteLanes(self._connections, self._clock)
 
     def now(self) -> int:
         return self._clock()
@@ -80,7 +81,7 @@ class SqliteStore:
     # Tasks
 
     def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
-        return enqueueing.enqueue(self._connections, tasks)
+        return enqueueing.enqueue(self._connections, tasks, placed)
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         return claims.claim(self._connections, self._clock, request)
@@ -89,7 +90,7 @@ class SqliteStore:
         return leasing.extend(self._connections, self._clock, leases, ttl)
 
     def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
-        return leasing.apply(self._connections, self._clock, changes)
+        return leasing.apply(self._connections, self._clock, changes, placed)
 
     def due(self, limit: int) -> list[TaskRecord]:
         return questions.due(self._connections, self._clock, limit)

@@ -223,7 +223,7 @@ def test_processes_that_migrate_at_once_all_succeed(path: Path) -> None:
         process.stdin.flush()
     answers = [process.communicate() for process in starting]
     assert [process.returncode for process in starting] == [0] * 4, answers
-    assert sorted(out for out, _ in answers) == ["['0001_tasks']\n", "[]\n", "[]\n", "[]\n"]
+    assert sorted(out for out, _ in answers) == ["['0001_tasks', '0002_lanes']\n", "[]\n", "[]\n", "[]\n"]
     store = open_file(path)
     assert store.audit() == []
     store.close()

@@ -93,7 +93,7 @@ def test_a_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.Monke
     connection = connect_plainly(path)
     assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == []
     connection.close()
-    assert store.migrate() == ["0001_tasks"]
+    assert store.migrate() == ["0001_tasks", "0002_lanes"]
     store.close()
 
 
