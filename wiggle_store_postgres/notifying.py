@@ -1,7 +1,7 @@
 """LISTEN and NOTIFY: how processes tell each other on which queues tasks became READY (`Notify`).
 
 Never in the transaction that makes them so: NOTIFY holds a lock of the whole cluster until its transaction has been
-flushed to disk, so that one would commit at a time (PG8). A transaction of its own has nothing to flush.
+flushed to disk, so that one would commit at a time (PG8). It gets a transaction of its own, which is not flushed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from wiggle_store_postgres.connections import connect
 from wiggle_store_postgres.errors import DRIVER_ERRORS, translate
 from wiggle_store_postgres.place import Place
 
+# A hint need not outlive a crash, and a line is idle for as long as nothing happens.
+_SETTINGS = "SELECT set_config('synchronous_commit', 'off', false), set_config('idle_session_timeout', '0', false)"
 _TELL = "SELECT pg_notify(%s, queue) FROM unnest(%s::text[]) AS queue"
 
 
@@ -27,7 +29,7 @@ class PostgresLine:
         self._connection = connect(place)
         self._connection.add_notify_handler(self._on_message)
         with self._translated():
-            self._connection.execute("SET idle_session_timeout = 0")
+            self._connection.execute(_SETTINGS)
             if hears:
                 self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(place.schema)))
 

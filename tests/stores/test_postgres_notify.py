@@ -25,6 +25,7 @@ from tests.stores.test_postgres_facts import wait_until
 from wiggle_core import Engine, InvalidStoreUrl, NewTask, QueueCriteria, Release, Retry, Task, open_engine
 from wiggle_core.engine import notifying
 from wiggle_core.stores.store import Notify
+from wiggle_store_postgres.notifying import PostgresLine
 from wiggle_store_postgres.place import read_url
 
 ALL = QueueCriteria("q")
@@ -413,6 +414,17 @@ def test_telling_is_no_part_of_the_enqueue(engine: Engine, url: str, monkeypatch
     mine = [each for each in sent if "pg_notify" not in each]
     assert len(mine) == 1
     assert "NOTIFY" not in mine[0].upper()
+
+
+def test_telling_waits_for_no_disk(url: str) -> None:
+    """PG8: NOTIFY's lock is held until its commit is flushed, so a line's commits are not, and all others are."""
+    asked = "SHOW synchronous_commit"
+    store = open_url(url)
+    with closing(PostgresLine(read_url(make_url(url)), hears=False)) as line:
+        assert line._connection.execute(asked).fetchall() == [("off",)]
+    with store._connections.reading() as session:
+        assert session.rows(asked) == [("on",)]
+    store.close()
 
 
 def _note_statements(monkeypatch: pytest.MonkeyPatch, note: Callable[[str], object]) -> None:
