@@ -81,6 +81,8 @@ class Results:
                 "cores": os.cpu_count(),
                 "python": platform.python_version(),
                 "system": f"{platform.system()} {platform.machine()}",
+                # What else ran counts for times, and less for ratios.
+                "load": round(os.getloadavg()[1], 1),
             },
             "shapes": [self._shape(shape) for shape in self.shapes],
             "write": {name: round(value) for name, value in self.write.items()},
