@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from wiggle_core.stores.changes import makes_ready
+from wiggle_core.stores.lanes import LaneId, Placed
 from wiggle_core.stores.store import (
     Cancel,
     Change,
@@ -26,20 +29,26 @@ from wiggle_core.stores.store import (
 from wiggle_core.tasks.keys import encode_attributes
 from wiggle_core.tasks.task import Lease, State, TaskId
 from wiggle_store_postgres.connections import Connections, Session
+from wiggle_store_postgres.epochs import held_epoch, lane_array, require_held
 from wiggle_store_postgres.moment import moment
+from wiggle_store_postgres.rows import LANE_ROW
 
-Item: TypeAlias = tuple[TaskId, str | None, str | None, str | None, str | None, int | None, str | None]
-"""A change in the list: id, token, state, result, error, delay, attributes; None for what its kind does not have."""
+Item: TypeAlias = tuple[TaskId, str | None, str | None, str | None, str | None, int | None, str | None, str | None]
+"""A change in the list: id, token, state, result, error, delay, attributes, and the lanes that its task enters when it
+is READY afterwards; None for what its kind does not have."""
+_LANES = 7
+
+_PlacedChange: TypeAlias = tuple[Change, Sequence[LaneId]]
 
 # Rows are found and locked by id alone, and only then tested, as they are behind the lock. With the guard inside, the
 # planner may prefer the index of another column to the ids, and read every RUNNING task for a few settlements. The
 # order is that of an expression, since by the bare id it may be had from a walk through the whole primary key.
 _HELD = """
-    WITH moment AS MATERIALIZED (SELECT {moment} AS now),
+    WITH moment AS MATERIALIZED (SELECT {moment} AS now){epoch},
     change AS MATERIALIZED (
         SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS state, value ->> 3 AS result,
-            value ->> 4 AS error, (value ->> 5)::bigint AS delay, (value ->> 6)::jsonb AS attributes
-        FROM json_array_elements($1::json) AS value
+            value ->> 4 AS error, (value ->> 5)::bigint AS delay, (value ->> 6)::jsonb AS attributes{lanes}
+        FROM json_array_elements($1::json) AS value{condition}
     ),
     held AS MATERIALIZED (
         SELECT change.*, {present}
@@ -68,13 +77,32 @@ _UPDATE = """
     FROM held, moment WHERE task.id = held.id AND {guard}
     RETURNING task.id, task.token
 """
+# What makes tasks READY goes by the epoch, and puts each into its lanes.
+_UPDATE_READY = """,
+    ready AS (
+        UPDATE $schema.task AS task SET {values}, reserved_at = NULL, ready_no = (SELECT ready_no FROM epoch)
+        FROM held, moment WHERE task.id = held.id AND {guard}
+        RETURNING task.id, task.token, task.state, task.priority, task.created_at, task.ready_at, task.ready_no,
+            held.lanes
+    )"""
 _REVIVE = f""",
     gone AS (
         DELETE FROM $schema.history AS history USING held, moment WHERE history.id = held.id AND {{guard}}
-        RETURNING {", ".join(f"history.{column}" for column in _UNCHANGED.split(", "))}, moment.now, held.attributes
-    )
-    INSERT INTO $schema.task ({_UNCHANGED}, ready_at, attributes, attempt, state)
-    SELECT *, 1, 'READY' FROM gone RETURNING id, token
+        RETURNING {", ".join(f"history.{column}" for column in _UNCHANGED.split(", "))}, moment.now AS ready_at,
+            held.attributes, 1 AS attempt, 'READY' AS state, (SELECT ready_no FROM epoch) AS ready_no, held.lanes
+    ),
+    revived AS (
+        INSERT INTO $schema.task ({_UNCHANGED}, ready_at, attributes, attempt, state, ready_no)
+        SELECT {_UNCHANGED}, ready_at, attributes, attempt, state, ready_no FROM gone RETURNING id
+    ),
+    ready AS (SELECT gone.* FROM gone JOIN revived USING (id))"""
+_ENTERED = f""",
+    entered AS (
+        INSERT INTO $schema.lane_task ({LANE_ROW})
+        SELECT {LANE_ROW} FROM ready, unnest(lanes) AS lane WHERE state = 'READY' ON CONFLICT DO NOTHING
+    )"""
+_READY = """
+    SELECT epoch.ready_no, ready.id, ready.token FROM epoch LEFT JOIN ready ON true
 """
 _LOCK = """
     SELECT task.id FROM (SELECT DISTINCT value AS id FROM json_array_elements_text($1::json) AS value) AS named
@@ -98,97 +126,137 @@ _BACK = {"state": "'READY'", "attributes": "held.attributes", "owner": "NULL", "
 _NOW_READY = {"state": "'READY'", "ready_at": "moment.now", "attributes": "held.attributes"}
 
 
-_CHOSEN = _HELD.format(moment=moment("$2"), present=_OF_TASK, table="task")
-_CHOSEN_FROM_HISTORY = _HELD.format(moment=moment("$2"), present=_OF_HISTORY, table="history")
+_EPOCH = {
+    "epoch": f",\n    {held_epoch('$3')}",
+    "lanes": ", (value ->> 7)::bigint[] AS lanes",
+    "condition": " WHERE (SELECT ready_no FROM epoch) IS NOT NULL",
+}
+_NO_EPOCH = dict.fromkeys(_EPOCH, "")
+_CHOSEN = _HELD.format(moment=moment("$2"), present=_OF_TASK, table="task", **_NO_EPOCH)
+_CHOSEN_TO_BE_READY = _HELD.format(moment=moment("$2"), present=_OF_TASK, table="task", **_EPOCH)
+_CHOSEN_FROM_HISTORY = _HELD.format(moment=moment("$2"), present=_OF_HISTORY, table="history", **_EPOCH)
 
 
-def _update(new: dict[str, str], guard: str) -> str:
-    """The statement that gives some columns new values."""
-    values = ", ".join(f"{column} = {value}" for column, value in new.items())
-    return _CHOSEN + _UPDATE.format(values=values, guard=guard)
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """How a kind of change is made: a statement over a list of items and the time; and over the epoch, with lanes or
+    without, if tasks may be READY afterwards."""
+
+    text: str
+    text_with_lanes: str | None = None
 
 
-def _settle(error: str, guard: str) -> str:
+def _values(new: dict[str, str]) -> str:
+    return ", ".join(f"{column} = {value}" for column, value in new.items())
+
+
+def _settle(error: str, guard: str) -> _Statement:
     """The statement that moves tasks into history."""
-    return _CHOSEN + _SETTLE.format(error=error, guard=guard)
+    return _Statement(_CHOSEN + _SETTLE.format(error=error, guard=guard))
 
 
-# How each kind of change is made: a statement over a list of items and the time.
+def _update_ready(new: dict[str, str], guard: str) -> _Statement:
+    """The statement that gives some columns new values, after which tasks may be READY."""
+    return _ready(_CHOSEN_TO_BE_READY + _UPDATE_READY.format(values=_values(new), guard=guard))
+
+
+def _ready(text: str) -> _Statement:
+    return _Statement(text + _READY, text + _ENTERED + _READY)
+
+
 _FINISH = _settle("held.error", _IS_LEASED)
 _GIVE_UP = _settle("held.error", _RAN_OUT)
 _CANCEL = _settle("task.error", "held.present_state IN ('SCHEDULED', 'READY', 'RUNNING')")
-_REQUEUE = _update(_AGAIN, _IS_LEASED)
-_TAKE_BACK = _update(_AGAIN, _RAN_OUT)
-_GIVE_BACK = _update(_BACK, _IS_LEASED)
-_PROMOTE = _update(_NOW_READY, "held.present_state = 'SCHEDULED' AND held.ready_at <= moment.now")
-_BRING_BACK = _CHOSEN_FROM_HISTORY + _REVIVE.format(guard="held.present_state IN ('FAILED', 'CANCELLED')")
-_EXTEND = _update({"lease_until": "moment.now + held.delay"}, _IS_LEASED)
+_REQUEUE = _update_ready(_AGAIN, _IS_LEASED)
+_TAKE_BACK = _update_ready(_AGAIN, _RAN_OUT)
+_GIVE_BACK = _update_ready(_BACK, _IS_LEASED)
+_PROMOTE = _update_ready(_NOW_READY, "held.present_state = 'SCHEDULED' AND held.ready_at <= moment.now")
+_BRING_BACK = _ready(_CHOSEN_FROM_HISTORY + _REVIVE.format(guard="held.present_state IN ('FAILED', 'CANCELLED')"))
+_EXTEND = _CHOSEN + _UPDATE.format(
+    values=_values({"lease_until": "moment.now + held.delay"}),
+    guard=_IS_LEASED,
+)
 
 
-def apply(connections: Connections, now: int | None, changes: Sequence[Change]) -> set[TaskId]:
-    """Apply guarded changes in one transaction; the ids of those that took effect."""
+def apply(connections: Connections, now: int | None, changes: Sequence[Change], placed: Placed) -> set[TaskId]:
+    """Apply guarded changes in one transaction; the ids of those that took effect. Raises StaleLanes (N3)."""
     if not changes:
         return set()
-    steps = [each for some in _rounds(changes) for each in _by_statement(some).items()]
+    epoch = placed.epoch if any(map(makes_ready, changes)) else None
+    steps = [each for some in _rounds(changes, placed) for each in _by_statement(some).items()]
     if len(steps) == 1:
         with connections.changing() as session:
-            return set(_carry_out(session, *steps[0], now))
+            return set(_carry_out(session, *steps[0], now, epoch))
     with connections.transaction() as session:
         session.rows(_LOCK, (json.dumps([change_id(change) for change in changes]),))
-        return {task_id for statement, items in steps for task_id in _carry_out(session, statement, items, now)}
+        return {task_id for statement, items in steps for task_id in _carry_out(session, statement, items, now, epoch)}
 
 
-def _rounds(changes: Sequence[Change]) -> Iterator[list[Change]]:
+def _rounds(changes: Sequence[Change], placed: Placed) -> Iterator[list[_PlacedChange]]:
     """The changes in id order (L7), each task once a round: the second of two takes what the first one left."""
-    waiting = sorted(changes, key=change_id)
+    waiting = sorted(((change, placed.of(index)) for index, change in enumerate(changes)), key=_id_of)
     while waiting:
-        first: dict[TaskId, Change] = {}
-        later = [change for change in waiting if first.setdefault(change_id(change), change) is not change]
+        first: dict[TaskId, _PlacedChange] = {}
+        later = [each for each in waiting if first.setdefault(_id_of(each), each) is not each]
         yield list(first.values())
         waiting = later
 
 
-def _by_statement(changes: list[Change]) -> dict[str, list[Item]]:
-    groups: dict[str, list[Item]] = defaultdict(list)
-    for change in changes:
-        statement, item = _planned(change)
+def _id_of(each: _PlacedChange) -> TaskId:
+    return change_id(each[0])
+
+
+def _by_statement(changes: list[_PlacedChange]) -> dict[_Statement, list[Item]]:
+    groups: dict[_Statement, list[Item]] = defaultdict(list)
+    for change, lanes in changes:
+        statement, item = _planned(change, lane_array(lanes))
         groups[statement].append(item)
     return groups
 
 
-def _planned(change: Change) -> tuple[str, Item]:
+def _planned(change: Change, lanes: str | None) -> tuple[_Statement, Item]:
     """The statement that makes a change, and its item in the list."""
     match change:
         case Finish(lease, state, result, error):
-            return _FINISH, (lease.task_id, lease.token, state, result, error, None, None)
-        case Requeue(lease, delay, attributes, error):
-            return _REQUEUE, (lease.task_id, lease.token, None, None, error, delay, encode_attributes(attributes))
-        case GiveBack(lease, attributes):
-            return _GIVE_BACK, (lease.task_id, lease.token, None, None, None, None, encode_attributes(attributes))
+            return _FINISH, (lease.task_id, lease.token, state, result, error, None, None, None)
+        case Requeue(lease, delay, given, error):
+            return _REQUEUE, (lease.task_id, lease.token, None, None, error, delay, encode_attributes(given), lanes)
+        case GiveBack(lease, given):
+            return _GIVE_BACK, (lease.task_id, lease.token, None, None, None, None, encode_attributes(given), lanes)
         case Expire(lease, None, _, error):
-            return _GIVE_UP, (lease.task_id, lease.token, State.FAILED, None, error, None, None)
-        case Expire(lease, delay, attributes, error):
-            return _TAKE_BACK, (lease.task_id, lease.token, None, None, error, delay, encode_attributes(attributes))
-        case Promote(task_id, attributes):
-            return _PROMOTE, (task_id, None, None, None, None, None, encode_attributes(attributes))
+            return _GIVE_UP, (lease.task_id, lease.token, State.FAILED, None, error, None, None, None)
+        case Expire(lease, delay, given, error):
+            return _TAKE_BACK, (lease.task_id, lease.token, None, None, error, delay, encode_attributes(given), lanes)
+        case Promote(task_id, given):
+            return _PROMOTE, (task_id, None, None, None, None, None, encode_attributes(given), lanes)
         case Cancel(task_id):
-            return _CANCEL, (task_id, None, State.CANCELLED, None, None, None, None)
-        case Revive(task_id, attributes):
-            return _BRING_BACK, (task_id, None, None, None, None, None, encode_attributes(attributes))
+            return _CANCEL, (task_id, None, State.CANCELLED, None, None, None, None, None)
+        case Revive(task_id, given):
+            return _BRING_BACK, (task_id, None, None, None, None, None, encode_attributes(given), lanes)
         case _:
             assert_never(change)
 
 
-def _carry_out(session: Session, statement: str, items: list[Item], now: int | None) -> Iterator[TaskId]:
-    for task_id, _ in session.rows(statement, (json.dumps(items, ensure_ascii=False), now)):
-        yield task_id
+def _carry_out(
+    session: Session, statement: _Statement, items: list[Item], now: int | None, epoch: int | None
+) -> Iterator[TaskId]:
+    """Send a statement; the ids of the tasks that it changed."""
+    text, binds = statement.text, [json.dumps(items, ensure_ascii=False), now]
+    if statement.text_with_lanes is None:
+        yield from (task_id for task_id, _ in session.rows(text, binds))
+        return
+    if any(item[_LANES] for item in items):
+        text = statement.text_with_lanes
+    rows = session.rows(text, [*binds, epoch])
+    require_held(rows)
+    yield from (task_id for _, task_id, _ in rows if task_id is not None)
 
 
 def extend(connections: Connections, now: int | None, leases: Sequence[Lease], ttl: int) -> set[Lease]:
     """Move the end of leases still held to now + ttl; those that held (L2)."""
     if not leases:
         return set()
-    items: list[Item] = [(lease.task_id, lease.token, None, None, None, ttl, None) for lease in leases]
+    items: list[Item] = [(lease.task_id, lease.token, None, None, None, ttl, None, None) for lease in leases]
     with connections.changing() as session:
         held = session.rows(_EXTEND, (json.dumps(items, ensure_ascii=False), now))
     return {Lease(task_id, token) for task_id, token in held}

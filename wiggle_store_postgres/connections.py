@@ -125,6 +125,13 @@ class Connections:
             except DRIVER_ERRORS as error:
                 raise translate(error, self.place, may_have_applied=True) from error
 
+    @contextmanager
+    def rolled_back(self) -> Iterator[Session]:
+        """For statements that are to change nothing in the end."""
+        with self._session(may_have_applied=False) as session:
+            session.begin()
+            yield session
+
     def close(self) -> None:
         """Close all connections. In a forked child nothing is closed: they are the parent's."""
         self._is_closed = True

@@ -38,6 +38,7 @@ _TRANSIENT = {
     "53300": "{} has no connection left: lower `?pool_size=`, or raise max_connections there",
 }
 _PERMANENT = {
+    "25000": "{} begins transactions of its own kind: leave default_transaction_isolation at 'read committed'",
     "25006": "{} is read-only, a standby perhaps: name the primary, as `?target_session_attrs=read-write` does",
     "28000": "{} refuses this user: check the user's name, and pg_hba.conf there",
     "28P01": "{} refuses the password: check it in the store URL, ~/.pgpass or PGPASSWORD",

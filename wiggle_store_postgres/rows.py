@@ -24,3 +24,6 @@ _TYPES = {
 }
 INSERTED_TYPES = {column: _TYPES.get(column, "text") for column in INSERTED}
 """The columns of a task that nobody has claimed yet, with their types."""
+
+LANE_ROW = "lane, priority, created_at, ready_at, id, ready_no"
+"""The columns of a lane row, in the order of its key."""

@@ -34,7 +34,8 @@ _NOTE = f"INSERT INTO $schema.{TABLE} (name, checksum, applied_at) VALUES ($1, $
 _OBJECTS = """
     SELECT relname, relkind::text, coalesce(indisvalid AND indisready, true)
     FROM pg_class LEFT JOIN pg_index ON indexrelid = pg_class.oid
-    WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p', 'i')
+    WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p', 'i', 'S')
+    UNION ALL SELECT proname, 'f', true FROM pg_proc WHERE pronamespace = to_regnamespace($1)
 """
 _COLLATIONS = """
     SELECT relname || '.' || attname FROM pg_attribute
@@ -42,12 +43,15 @@ _COLLATIONS = """
     WHERE relnamespace = to_regnamespace($1) AND relkind = 'r' AND relname <> $2 AND collname <> 'C'
     ORDER BY 1
 """
-_CREATED = re.compile(r"(?:CREATE TABLE|CREATE INDEX|CONSTRAINT) (\w+)")
+_CREATED = re.compile(r"(?:CREATE (?:TABLE|INDEX|UNIQUE INDEX|SEQUENCE|FUNCTION)|CONSTRAINT) (\w+)")
 
 _GRANTS = (
     "GRANT USAGE ON SCHEMA $schema TO {role}",
     "GRANT SELECT, INSERT, UPDATE, DELETE ON $schema.task, $schema.payload, $schema.history TO {role}",
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON $schema.document TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON $schema.document, $schema.lane, $schema.lane_task TO {role}",
+    "GRANT SELECT, UPDATE ON $schema.lane_epoch TO {role}",
+    "GRANT USAGE ON SEQUENCE $schema.ready TO {role}",
+    "GRANT EXECUTE ON FUNCTION $schema.hold_epoch(bigint) TO {role}",
     f"GRANT SELECT ON $schema.{TABLE} TO {{role}}",
 )
 
@@ -100,7 +104,7 @@ def migrate(connections: Connections, now: int | None) -> list[str]:
             session.run("CREATE SCHEMA $schema")
         if missing:
             session.run(_BOOK)
-            # Migrations name no schema; everything else does.
+            # Migrations name no schema, but for what is in functions; everything else does.
             session.run("SET LOCAL search_path = $schema, pg_catalog")
         for migration in missing:
             for statement in migration.statements:

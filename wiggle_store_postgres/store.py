@@ -19,7 +19,7 @@ from wiggle_core.stores.store import (
 )
 from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRecord
 from wiggle_store_postgres import changes as leasing
-from wiggle_store_postgres import claims, documents, enqueueing, questions, schema
+from wiggle_store_postgres import claims, documents, enqueueing, explaining, questions, schema
 from wiggle_store_postgres.connections import Connections
 from wiggle_store_postgres.enlisting import Enlisting
 from wiggle_store_postgres.moment import EstimatedClock
@@ -91,7 +91,7 @@ class PostgresStore:
     # Tasks
 
     def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
-        return enqueueing.enqueue(self._connections, tasks)
+        return enqueueing.enqueue(self._connections, tasks, placed)
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         return claims.claim(self._connections, self._injected(), request)
@@ -100,7 +100,7 @@ class PostgresStore:
         return leasing.extend(self._connections, self._injected(), leases, ttl)
 
     def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
-        return leasing.apply(self._connections, self._injected(), changes)
+        return leasing.apply(self._connections, self._injected(), changes, placed)
 
     def due(self, limit: int) -> list[TaskRecord]:
         return questions.due(self._connections, self._injected(), limit)
@@ -140,7 +140,7 @@ class PostgresStore:
         return questions.slices(self._connections)
 
     def explain(self, route: Route, limit: int) -> Explanation:
-        return claims.explain(self._connections, route, limit)
+        return explaining.explain(self._connections, self._injected(), route, limit)
 
     def purge(self, before: int, limit: int) -> int:
         return questions.purge(self._connections, before, limit)

@@ -16,6 +16,8 @@ from wiggle_core.errors import SchemaError
 
 TABLE = "wiggle_migration"
 _FILE = re.compile(r"[0-9]{4}_[a-z0-9_]+\.sql")
+_COMMENT = re.compile(r"^[ \t]*--.*\n?", re.MULTILINE)
+_STATEMENT = re.compile(r"((?:\$\$.*?\$\$|.)+?)(?:;[ \t]*(?:\n|$)|$)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class Migration:
 
     @property
     def statements(self) -> list[str]:
-        """The statements without comments; each ends with a semicolon at the end of a line."""
-        lines = (line for line in self.sql.splitlines() if not line.lstrip().startswith("--"))
-        parts = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
+        """The statements without comments; each ends with a semicolon at the end of a line, other than one between
+        `$$` and `$$`: that is the body of a function."""
+        without_comments = _COMMENT.sub("", "\n".join(self.sql.splitlines()))
+        parts = _STATEMENT.findall(without_comments)
         return [part.strip() for part in parts if part.strip()]
 
 
