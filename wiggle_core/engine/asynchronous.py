@@ -143,3 +143,7 @@ class AsyncEngine:
     async def sweep(self, limit: int = DEFAULT_LIMIT) -> Swept:
         """As `Engine.sweep`."""
         return await to_thread(self.engine.sweep, limit)
+
+    async def wake(self) -> None:
+        """As `Engine.wake`."""
+        await to_thread(self.engine.wake)

@@ -63,6 +63,7 @@ class _Post:
     def __init__(self, store: Notify, wake: Callable[[str | None], None]) -> None:
         self._store = store
         self._wake = wake
+        self._process = os.getpid()
         self._lock = Lock()
         self._queues: set[str] = set()
         self._hears = self._is_closed = False
@@ -82,6 +83,8 @@ class _Post:
                 self._ring()
 
     def close(self) -> None:
+        if os.getpid() != self._process:  # called at the end of a forked child, which has a copy and no thread
+            return
         with self._lock:
             thread, self._is_closed = self._thread, True
             if thread is None or self._rope < 0:
