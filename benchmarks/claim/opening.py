@@ -42,6 +42,7 @@ def measure_openings(place: Place, family: Shape | None, quiet_seconds: float) -
         if family is not None:
             claim_by_all(place.engine, family)
             windows.append((len(family.routes), _window(lambda: settle_lanes(place.engine))))
+            family.found.clear()  # the other client had some of the tasks
     return [_opening(lanes, window, other) for lanes, window in windows]
 
 
