@@ -274,11 +274,12 @@ def test_a_conflict_that_the_snapshot_hides_asks_for_the_transaction_again(
 
 def test_a_deadlock_of_callers_loses_one_of_them(engine: Engine, url: str) -> None:
     """L7: within a call ids are taken in order; over several calls, who names them crosswise may be the victim."""
-    with closing(plain(url)) as first, closing(plain(url)) as second, ThreadPoolExecutor(1) as pool:
+    bounded = {"options": "-c lock_timeout=30s"}
+    with closing(plain(url, **bounded)) as first, closing(plain(url)) as second, ThreadPoolExecutor(1) as pool:
         engine.enlist(first, [NewTask("q", "s", id="a")])
         engine.enlist(second, [NewTask("q", "s", id="b")])
         waiting = pool.submit(_outcome, lambda: engine.enlist(first, [NewTask("q", "s", id="b")]))
-        wait_until(lambda: _waiters(url) == 1)
+        wait_until(lambda: _held_up_by(second.info.backend_pid, url) == {first.info.backend_pid})
         outcomes = {_outcome(lambda: engine.enlist(second, [NewTask("q", "s", id="a")]))}
         second.rollback()
         outcomes.add(waiting.result(20))
@@ -293,10 +294,13 @@ def _outcome(action: Callable[[], object]) -> str:
     return "done"
 
 
-def _waiters(url: str) -> int:
+def _held_up_by(process: int, url: str) -> set[int]:
+    """The server's processes that wait for a lock which another one of them holds."""
     with connect_plainly(url) as other:
-        (row,) = other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
-    return int(row[0])
+        rows = other.execute(
+            "SELECT pid FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", (process,)
+        ).fetchall()
+    return {pid for (pid,) in rows}
 
 
 # Whatever the caller's connection is set to
@@ -347,7 +351,7 @@ def trapped_path(url: str) -> Iterator[str]:
 
 
 def test_a_hostile_search_path_changes_nothing(
-    engine: Engine, caller: psycopg.Connection[Any], trapped_path: str
+    engine: Engine, trapped_path: str, caller: psycopg.Connection[Any]
 ) -> None:
     """Section 6: the caller's search path is neither used nor changed."""
     caller.execute(f"SET search_path = {trapped_path}".encode())
@@ -586,7 +590,7 @@ url, plain = sys.argv[1:]
 engine = open_engine(url)
 connection = psycopg.connect(plain)
 engine.enlist(connection, [NewTask("q", "s", id=f"open {number}") for number in range(100)])
-print("enlisted", flush=True)
+print(connection.info.backend_pid, flush=True)
 sys.stdin.read()
 connection.commit()
 print("committed", flush=True)
@@ -602,12 +606,12 @@ def test_a_producer_stopped_in_its_transaction_holds_up_nobody(engine: Engine, u
     ) as producer:
         assert producer.stdin is not None
         assert producer.stdout is not None
-        assert producer.stdout.readline() == "enlisted\n"
+        process = int(producer.stdout.readline())
         producer.send_signal(signal.SIGSTOP)
         try:
             _work_as_usual(with_options(url, statement_timeout="5"))
-            assert _waiters(url) == 0
-            assert _locks_of_others(url) == set()
+            assert _held_up_by(process, url) == set()
+            assert _locks_that_stop_others(process, url) == set()
         finally:
             producer.send_signal(signal.SIGCONT)
         producer.stdin.close()
@@ -633,13 +637,14 @@ def _work_as_usual(url: str) -> None:
         assert other.store.audit() == []
 
 
-def _locks_of_others(url: str) -> set[object]:
-    """The kinds of lock in the database that could stop others: advisory ones, and those of whole tables beyond the
-    one that every insert takes."""
+def _locks_that_stop_others(process: int, url: str) -> set[object]:
+    """What a process of the server holds beyond what each insert does: advisory locks, and stronger ones on tables."""
     with connect_plainly(url) as other:
         rows = other.execute(
-            "SELECT locktype, mode FROM pg_locks JOIN pg_database ON pg_database.oid = database "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid() "
-            "AND (locktype = 'advisory' OR mode NOT IN ('AccessShareLock', 'RowExclusiveLock'))"
+            "SELECT locktype, mode FROM pg_locks WHERE pid = %s AND (locktype = 'advisory' "
+            "OR locktype = 'relation' AND mode NOT IN ('AccessShareLock', 'RowExclusiveLock'))",
+            (process,),
         ).fetchall()
+        held = other.execute("SELECT count(*) FROM pg_locks WHERE pid = %s", (process,)).fetchall()
+    assert held != [(0,)], "the producer is in no transaction"
     return set(rows)
