@@ -27,13 +27,23 @@ _Place: TypeAlias = tuple[int, int, int, str, int, int]
 _PLACE = f"{ORDER}, ready_no, number"
 _UP_TO = f"({_PLACE}) <= (?, ?, ?, ?, ?, ?)"
 
-IS_LIVE = """
+_IS_LIVE = """
     EXISTS (
         SELECT 1 FROM task NOT INDEXED
         WHERE task.number = place.number AND task.ready_no = place.ready_no AND task.state = 'READY'
     )
 """
 """The test that a row of `lane_task AS place` is live."""
+
+IS_IN_LANE = """
+    EXISTS (
+        SELECT 1 FROM lane_task AS place
+        WHERE place.lane = ? AND place.priority = task.priority AND place.created_at = task.created_at
+            AND place.ready_at = task.ready_at AND place.id = task.id AND place.ready_no = task.ready_no
+            AND place.number = task.number
+    )
+"""
+"""The test that a READY task has a row in a lane, which is bound."""
 
 _LAST = 2**63 - 1
 
@@ -62,7 +72,7 @@ _CUT = f"""
 _DROP = f"""
     DELETE FROM lane_task AS place WHERE lane IN (SELECT value FROM json_each(?)) AND {_UP_TO} AND {{condition}}
 """
-_DROP_DEAD = _DROP.format(condition=f"NOT {IS_LIVE}")
+_DROP_DEAD = _DROP.format(condition=f"NOT {_IS_LIVE}")
 _DROP_ALL = _DROP.format(condition="1")
 
 _SIZES = """
@@ -86,7 +96,7 @@ _PRUNE_END = f"""
 """
 _LOST = f"""
     lane_task AS place WHERE {_ALL} > (?, ?, ?, ?, ?, ?, ?) AND {_ALL} <= (?, ?, ?, ?, ?, ?, ?) AND NOT (
-        {IS_LIVE} AND EXISTS (SELECT 1 FROM lane NOT INDEXED WHERE lane.id = place.lane)
+        {_IS_LIVE} AND EXISTS (SELECT 1 FROM lane NOT INDEXED WHERE lane.id = place.lane)
     )
 """
 _HAS_LOST = f"SELECT EXISTS (SELECT 1 FROM {_LOST})"
