@@ -39,7 +39,7 @@ from wiggle_core.stores.store import Route
 from wiggle_core.tasks.task import LIVE
 
 SHOWN = 5
-SERVERS_SHARE = 4
+SERVERS_SHARE = 2
 """One kill of so many meets the server, if the campaign has one of its own."""
 
 
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--store", help="URL of a store; the campaign uses a queue of its own in it")
     where.add_argument(
-        "--start-postgres", action="store_true", help="on a server of its own, which every fourth of the kills meets"
+        "--start-postgres", action="store_true", help="on a server of its own, which every other one of the kills meets"
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults strike (10)")
     parser.add_argument("--kills", type=int, default=200, help="processes killed meanwhile (200)")
