@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from wiggle_core.criteria.wire import predicate_from_object
 from wiggle_core.engine.engine import open_engine
 from wiggle_core.errors import CriteriaError, StaleLanes
 from wiggle_core.lanes.keeper import LaneKeeper, NoLanes
+from wiggle_core.stores.lanes import NewLane
 from wiggle_core.stores.memory import MemoryStore
 from wiggle_core.stores.store import Explanation, Route
 from wiggle_core.tasks.submission import NewTask
@@ -105,6 +107,20 @@ def test_a_lane_by_hand_stays_when_a_worker_goes(wiggle: Wiggle, filled: str) ->
             assert opened(wiggle, filled, RARE)["workers"] == []
             assert opened(wiggle, filled, f"{RARE} AND step = 'ship'")["workers"] == ["eu-1"]
     assert [each["pinned"] for each in listed(wiggle, filled)] == [True, True]
+
+
+def test_a_lane_that_nobody_fills_is_told_from_an_open_one(wiggle: Wiggle, filled: str) -> None:
+    """N3: one whose opener died is no use to claims until a worker goes on with it; it can be closed as any other."""
+    with open_engine(filled) as engine:
+        assert engine.store.lanes is not None
+        engine.store.lanes.open([NewLane("orders", QueueCriteria("orders", Task.attempt == 7).normal, "a test")])
+    [lane] = listed(wiggle, filled)
+    assert (lane["state"], lane["pinned"]) == ("FILLING", False)
+    assert explained(wiggle, filled, RARE)["reason"] == "its lane is being filled"
+    ended = wiggle("lanes", "open", "--text", RARE, "--queue", "orders", "--store", filled)
+    assert (ended.code, f"lane {lane['id']} of queue 'orders' is still being filled" in ended.out) == (0, True)
+    assert (listed(wiggle, filled)[0]["state"], listed(wiggle, filled)[0]["pinned"]) == ("FILLING", True)
+    assert wiggle("lanes", "close", str(lane["id"]), "--store", filled).code == 0
 
 
 # Wrong input
@@ -209,7 +225,7 @@ def test_explain_tells_why_a_claim_walks(wiggle: Wiggle, filled: str) -> None:
     rare = explained(wiggle, filled, RARE)
     assert (rare["verdict"], rare["reason"]) == (
         "walk",
-        "it has no lane yet; a worker with these criteria will have it opened: 0 of the first 2000 ready tasks match",
+        "it has no lane yet; a worker with these criteria will have it opened (0 of the first 2000 ready tasks match)",
     )
     assert rare["rows_read"] >= 2_100
     everything = explained(wiggle, filled, "TRUE")
@@ -222,7 +238,7 @@ def test_explain_tells_of_the_lane(wiggle: Wiggle, filled: str) -> None:
     walk = explained(wiggle, filled, RARE)
     lane = opened(wiggle, filled, RARE)
     found = explained(wiggle, filled, RARE)
-    assert (found["verdict"], found["reason"]) == ("lane", f"lane {lane['id']} was opened: by hand")
+    assert (found["verdict"], found["reason"]) == ("lane", f"lane {lane['id']} is open (by hand)")
     assert found["rows_read"] <= 10
     assert found["plan"] != walk["plan"]
     with open_engine(filled) as engine:
@@ -234,7 +250,7 @@ def test_explain_tells_of_the_lane(wiggle: Wiggle, filled: str) -> None:
     ("policy", "reason"),
     [
         ("off", "WIGGLE_LANES=off"),
-        ("on", "it has no lane yet; a worker with these criteria will have it opened: WIGGLE_LANES=on"),
+        ("on", "it has no lane yet; a worker with these criteria will have it opened (WIGGLE_LANES=on)"),
     ],
 )
 def test_explain_goes_by_the_setting(
@@ -312,7 +328,7 @@ def task_lines(count: int) -> list[dict[str, object]]:
     ]
 
 
-def match(wiggle: Wiggle, tmp_path: Path, count: int, wheres: list[object], *way: str) -> list[Any]:
+def match(wiggle: Wiggle, tmp_path: Path, count: int, wheres: Sequence[object], *way: str) -> list[Any]:
     tasks = write_lines(tmp_path / "t", *task_lines(count))
     criteria = write_lines(tmp_path / "c", *({"where": where} for where in wheres))
     ended = wiggle("criteria", "match", "--tasks", tasks, "--criteria", criteria, *way)
