@@ -64,9 +64,9 @@ _CLOSE = f"""
 _FINISH = f"UPDATE lane NOT INDEXED SET state = 'OPEN', revision = :revision WHERE {_NAMED}"
 _EMPTY = "state = 'CLOSING' AND NOT EXISTS (SELECT 1 FROM lane_task WHERE lane_task.lane = lane.id)"
 _CLOSED = f"UPDATE lane NOT INDEXED SET state = 'CLOSED', revision = :revision WHERE {_NAMED}"
-_FORGET = f"""
+_FORGET = """
     DELETE FROM lane WHERE state = 'CLOSED' AND id NOT IN (
-        SELECT id FROM lane WHERE state = 'CLOSED' ORDER BY revision DESC, id DESC LIMIT {CLOSED_KEPT}
+        SELECT id FROM lane WHERE state = 'CLOSED' ORDER BY revision DESC, id DESC LIMIT ?
     ) RETURNING revision
 """
 _NOTE_FORGOTTEN = "UPDATE counter SET forgotten = max(forgotten, ?)"
@@ -212,7 +212,7 @@ def _next_revision(connection: sqlite3.Connection) -> int:
 
 
 def _forget_closed(connection: sqlite3.Connection) -> None:
-    revisions = [revision for (revision,) in connection.execute(_FORGET).fetchall()]
+    revisions = [revision for (revision,) in connection.execute(_FORGET, (CLOSED_KEPT,)).fetchall()]
     if revisions:
         connection.execute(_NOTE_FORGOTTEN, (max(revisions),))
 
