@@ -174,6 +174,23 @@ def test_what_a_kill_explains_is_no_finding(tmp_path: Path, name: str) -> None:
     assert verdict.is_clean, verdict.findings
 
 
+def test_a_claim_that_began_first_may_come_last(tmp_path: Path) -> None:
+    """L3: two claims under way at one time reached the server in the order that the attempts tell."""
+    story: Story = {name: RIGHT[name] for name in ("enqueue", "claim a", "expire a")}
+    story["claim c"] = [
+        ["begin", 8, 1302, "claim", ["c", TTL]], ["end", 8, 1450, 1303, [["t", 3, 2303]]],
+    ]  # fmt: skip
+    story["claim b"] = RIGHT["claim b"]
+    story["requeue b"] = _answered(9, 1330, "apply", [["requeue", "t", "b", None]], ["t"])
+    story["requeue c"] = _answered(10, 1500, "apply", [["requeue", "t", "c", None]], ["t"])
+    story["claim d"] = _answered(11, 1600, "claim", ["d", TTL], [["t", 4, 2605]])
+    story["finish d"] = _answered(12, 1700, "apply", [["finish", "t", "d", "DONE"]], ["t"])
+    stored = [replace(DONE, token="d", attempt=4)]
+    assert _judged(tmp_path, story, stored).is_clean
+    story["claim c"] = _answered(8, 1290, "claim", ["c", TTL], [["t", 3, 2295]])  # and so it did not
+    assert Wrong.ATTEMPT in _kinds(_judged(tmp_path, story, stored))
+
+
 def test_an_error_that_applied_nothing_explains_nothing(tmp_path: Path) -> None:
     """Failure classes: TRANSIENT and PERMANENT mean that nothing was applied, and are taken at their word."""
     for name in ("TransientStoreError", "PermanentStoreError"):
