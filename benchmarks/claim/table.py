@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.claim.results import TIMES, TIMES_OFF, Results
+from benchmarks.claim.results import TIMES, TIMES_OFF, Results, rows_read
 from benchmarks.claim.shapes import COMMON, NONE
 from benchmarks.report import Report, p99
 from wiggle_core.lanes.planner import LanePolicy
@@ -24,7 +24,7 @@ def show(report: Report, console: Console, results: Results) -> None:
             f"{results.p50_ms(shape):.3f}",
             f"{p99(shape.seconds) * 1e3:.2f}",
             f"{results.ratio(shape):.2f}",
-            "?" if shape.rows_read is None else f"{shape.rows_read:,}",
+            _count(rows_read(shape)),
             f"{len(shape.seconds):,}",
             _goal(results, shape.name, results.ratio(shape)),
         )
@@ -35,6 +35,10 @@ def show(report: Report, console: Console, results: Results) -> None:
     _show_openings(report, results)
     for name, value in results.write.items():
         report.figure(name, value, "tasks/s")
+
+
+def _count(rows: int | None) -> str:
+    return "?" if rows is None else f"{rows:,}"
 
 
 def _goal(results: Results, name: str, ratio: float) -> str:
