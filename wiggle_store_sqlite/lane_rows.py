@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
-from typing import TypeAlias
 
 from wiggle_core.criteria.tree import TRUE, Or, Predicate
 from wiggle_core.errors import StaleLanes
@@ -21,10 +20,8 @@ from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.dialect import WRITER
 from wiggle_store_sqlite.rows import ORDER, ready_columns
 
-_Place: TypeAlias = tuple[int, int, int, str, int, int]
-"""Where a row stands in its lane: the claim order of its task, `ready_no` and number."""
-
 _PLACE = f"{ORDER}, ready_no, number"
+"""Where a row stands in its lane."""
 _UP_TO = f"({_PLACE}) <= (?, ?, ?, ?, ?, ?)"
 
 _IS_LIVE = """
@@ -101,7 +98,7 @@ _LOST = f"""
 """
 _HAS_LOST = f"SELECT EXISTS (SELECT 1 FROM {_LOST})"
 _DROP_LOST = f"DELETE FROM {_LOST}"
-_BEFORE_ALL: tuple[LaneId, _Place] = (-1, (0, 0, 0, "", 0, 0))
+_BEFORE_ALL, _BEHIND_ALL = (0, 0, 0, 0, "", 0, 0), (_LAST, 0, 0, 0, "", 0, 0)
 
 
 def require_epoch(connection: sqlite3.Connection, placed: Placed) -> None:
@@ -168,6 +165,8 @@ def ready_tasks(
 
     The end of the part is looked up first, in the index alone; then those that match are read, by one statement.
     """
+    bounds: str
+    binds: tuple[object, ...]
     bounds, binds = ("", (queue,)) if after is None else (_BEHIND, (queue, *after))
     condition = WRITER.render(Or(tuple(matching)) if matching else TRUE)
     with connections.reading() as connection:
@@ -186,13 +185,12 @@ def prune(connections: Connections, after: LaneRow | None, size: int) -> LaneRow
     Nearly always there are none, and then nobody is kept waiting.
     """
     # Rows of one task that differ in nothing but its number are passed over, until the next time.
-    begin = _BEFORE_ALL if after is None else (after.lane, (*after.key, after.ready_no, _LAST))
+    begin = _BEFORE_ALL if after is None else (after.lane, *after.key, after.ready_no, _LAST)
     with connections.reading() as connection:
-        ends = connection.execute(_PRUNE_END, (begin[0], *begin[1], size - 1)).fetchall()
-        until = ends[0] if ends else (_LAST, _LAST, 0, 0, "", 0, 0)
-        bounds = (begin[0], *begin[1], *until)
+        ends = connection.execute(_PRUNE_END, (*begin, size - 1)).fetchall()
+        bounds = (*begin, *(ends[0] if ends else _BEHIND_ALL))
         ((has_lost,),) = connection.execute(_HAS_LOST, bounds).fetchall()
         if has_lost:
             with connections.writing_on(connection):
                 connection.execute(_DROP_LOST, bounds)
-    return LaneRow(until[0], OrderKey(*until[1:5]), until[5]) if ends else None
+    return LaneRow(ends[0][0], OrderKey(*ends[0][1:5]), ends[0][5]) if ends else None

@@ -367,7 +367,7 @@ def test_a_file_of_before_is_upgraded(path: Path, monkeypatch: pytest.MonkeyPatc
     lane, epoch = open_lane(store)
     assert store.audit() == []
     placed = Placed(epoch, [[lane]] * 3)
-    changes = [Promote("t00003", {}), GiveBack(Lease("t00004", "t"), {}), Revive("t00005", {})]
+    changes: list[Change] = [Promote("t00003", {}), GiveBack(Lease("t00004", "t"), {}), Revive("t00005", {})]
     assert store.apply(changes, placed) == {"t00003", "t00004", "t00005"}
     assert store.enqueue([charge(6)], placed) == {"t00006"}
     assert store.audit() == []
