@@ -29,6 +29,7 @@ CREATE TABLE lane (
 
 CREATE UNIQUE INDEX lane_entered ON lane (queue, fingerprint) WHERE state IN ('FILLING', 'OPEN');
 CREATE INDEX lane_changed ON lane (revision);
+CREATE INDEX lane_unfinished ON lane (id) WHERE state IN ('FILLING', 'CLOSING');
 
 -- One row. Below `forgotten` there were changes of lanes that are gone; every epoch up to `drained` is held by nobody.
 CREATE TABLE lane_epoch (
