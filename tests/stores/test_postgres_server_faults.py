@@ -3,10 +3,12 @@ right class of error, nothing lost and nothing done twice."""
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -15,6 +17,9 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from benchmarks import crashes
+from benchmarks.crashes import Scenario
+from benchmarks.report import Report
 from tests.campaign.disk import small_disk
 from tests.servers.finding import Unavailable, skip_or_fail
 from tests.servers.postgres import LocalPostgres, binaries, own_postgres, standby_of
@@ -52,6 +57,20 @@ def store(url: str) -> Iterator[PostgresStore]:
     opened.migrate()
     yield opened
     opened.close()
+
+
+# Claimers and their ends
+
+
+def test_killed_claimers_lose_nothing_and_double_nothing(url: str, tmp_path: Path) -> None:
+    """L1, L2, L4: `python -m benchmarks crashes --store URL` in small; a million tasks take it minutes."""
+    out = io.StringIO()
+    report = Report("crashes", out)
+    scenario = Scenario(processes=3, tasks=3000, limit=20, kills=2, enqueuer_kills=1, pauses=1, lease=0.5)
+    crashes.run(report, tmp_path, scenario, url)
+    assert report.verdict() == 0, out.getvalue()
+    for proof in ("none lost: every id is DONE, once", "none leased twice at one time", "none settled twice"):
+        assert proof in out.getvalue()
 
 
 # Ends of sessions
