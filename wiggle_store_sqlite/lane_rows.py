@@ -84,7 +84,7 @@ _BEHIND, _UNTIL = f" AND ({ORDER}) > (?, ?, ?, ?)", f" AND ({ORDER}) <= (?, ?, ?
 _END = f"SELECT {ORDER} {_READY}{{bounds}} ORDER BY {ORDER} LIMIT 1 OFFSET ?"
 _PART = f"""
     SELECT json_group_array(json_array({ready_columns()}))
-    FROM (SELECT * {_READY}{{bounds}} AND {{condition}} ORDER BY {ORDER} LIMIT -1) AS task
+    FROM (SELECT * {_READY}{{bounds}} AND {{condition}} ORDER BY {ORDER} LIMIT -1)
 """
 
 _ALL = f"(lane, {_PLACE})"
