@@ -51,6 +51,8 @@ class Outcome:
     events: Events
     verdict: Verdict
     audit: list[str]
+    lane_epoch: int
+    """How often lanes began to open or to close."""
 
     @property
     def is_clean(self) -> bool:
@@ -141,7 +143,8 @@ def _campaign(conductor: Conductor, stage: Stage) -> Outcome:
     events = read_events(Path(stage.directory), record.deaths)
     live = store.find(Route(stage.queue), LIVE, 1_000_000)
     verdict = judge(events, [*live, *read_history(store, stage.queue)], Timeline(record.steps))
-    return Outcome(record, events, verdict, store.audit())
+    lane_epoch = store.lanes.read(0).epoch if store.lanes is not None else 0
+    return Outcome(record, events, verdict, store.audit(), lane_epoch)
 
 
 def _place(url: str) -> Path:
@@ -171,6 +174,7 @@ def _tell(outcome: Outcome, scenario: Scenario) -> None:
     print(f"killed {record.kills.total()} of {scenario.kills + scenario.blows} planned: {kills}")
     print(f"calls cut off by a kill: {cut_off or 'none'}")
     print(f"stopped beyond their leases {record.pauses} times, clock stepped {len(record.steps) - 1} times")
+    print(f"lanes opened or closed {outcome.lane_epoch} times")
     print(f"disk filled {record.full_disks} times, files kept from growing in {record.limited} lives")
     print(f"errors of the store itself: {errors or 'none'}")
     for name, number in sorted(verdict.figures.items()):
