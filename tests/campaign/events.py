@@ -23,7 +23,8 @@ GRACE = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """One task of an enqueue; `ready_at` is in database time, `held` is whether it was inserted now."""
+    """One task of an enqueue; `ready_at` is in database time, 0 for one that was READY at once; `held` is whether it
+    was inserted now."""
 
     start: int
     end: int

@@ -21,6 +21,7 @@ from tests.campaign.watched import Notes, Watched
 from wiggle_core import Done, Engine, QueueCriteria, RetryPolicy
 from wiggle_core.errors import LeaseLost
 from wiggle_core.stores.registry import open_store
+from wiggle_core.stores.store import Cancel, ClaimRequest, Finish, Revive, Route
 from wiggle_core.tasks.task import State, TaskRecord
 
 TTL = 1000
@@ -224,6 +225,23 @@ def test_steps_of_the_clock_are_known(tmp_path: Path) -> None:
     behind = Timeline([Step(-FOREVER, -FOREVER, 0), Step(300, 301, -700)])
     assert Wrong.DOUBLE in _kinds(_judged(tmp_path, RIGHT, [DONE], behind))
     assert (ahead.earliest(200, 400), ahead.latest(200, 400)) == (200, 1100)
+
+
+@pytest.mark.parametrize(("state", "found"), [(State.READY, set[Wrong]()), (State.SCHEDULED, {Wrong.EARLY})])
+def test_only_who_is_scheduled_can_come_early(tmp_path: Path, state: State, found: set[Wrong]) -> None:
+    """O3: an enqueue that is replayed after the clock stepped back brings a time to come, for which nobody waits."""
+    clock, first = SharedClock.create(tmp_path / "clock")
+    store = open_store("memory://", clock=clock)
+    watched = Watched(store, clock, Notes(Ledger(tmp_path / "w-0.ledger")), Life(Role.CLAIMER, "w", 0, 1)).as_store()
+    task = TaskRecord("t", "q", "s", clock(), clock() + 10_000_000, state)
+    watched.enqueue([task])
+    if state is State.SCHEDULED:
+        store.apply([Cancel("t"), Revive("t", {})])  # behind the audit's back
+    [held] = watched.claim(ClaimRequest("w", "token", TTL, 1, (Route("q"),)))
+    watched.apply([Finish(held.lease, State.DONE)])
+    stored = [each for each in [store.get("t")] if each is not None]
+    verdict = judge(read_events(tmp_path, {"w-0": monotonic_micros()}), stored, Timeline([first]))
+    assert _kinds(verdict) == found
 
 
 def test_a_ledger_in_pieces_is_read_whole(tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ def _set_timer(arm: Arm | None) -> None:
 
 
 def _asked_enqueue(tasks: Sequence[TaskRecord], _placed: Placed = NO_LANES) -> object:
-    return [(task.id, task.ready_at) for task in tasks]
+    # One that is READY at once may bear a time from before the clock stepped back, and waits for nothing.
+    return [(task.id, task.ready_at if task.state is State.SCHEDULED else 0) for task in tasks]
 
 
 def _asked_claim(request: ClaimRequest) -> object:
