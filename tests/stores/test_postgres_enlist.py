@@ -19,7 +19,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 import sqlalchemy
-from psycopg import ClientCursor, IsolationLevel
+from psycopg import ClientCursor, IsolationLevel, RawCursor
 from psycopg.adapt import Dumper, Loader
 from psycopg.rows import dict_row
 from sqlalchemy import make_url, text
@@ -236,6 +236,37 @@ def test_a_task_is_stored_as_any_other(engine: Engine, caller: psycopg.Connectio
     assert len(kept) == 2
     assert kept[0] == kept[1]
     assert kept[0]["attributes"] == {"t": HOSTILE_TEXT}
+
+
+def test_ids_are_taken_in_order(engine: Engine, caller: psycopg.Connection[Any], url: str) -> None:
+    """L7: over a whole call, also one that takes several statements, in whatever order the tasks are given."""
+    ids = [f"{number:04}" for number in range(2_500)]
+    given = reversed(ids)
+    assert engine.enlist(caller, (NewTask("q", "s", id=each) for each in given)) == ids[::-1]
+    caller.commit()
+    with connect_plainly(url) as other:
+        for table in ("payload", "task"):
+            stored = f"SELECT id FROM {make_url(url).query['schema']}.{table} ORDER BY ctid"
+            assert [row[0] for row in other.execute(stored.encode()).fetchall()] == ids
+
+
+def test_a_known_connection_costs_one_statement(
+    engine: Engine, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Section 6: where a connection leads to is asked once."""
+    sent: list[object] = []
+    execute: Any = RawCursor.execute
+
+    def noting(cursor: Any, *given: Any, **how: Any) -> Any:  # Any: psycopg's own
+        sent.append(cursor.connection)
+        return execute(cursor, *given, **how)
+
+    monkeypatch.setattr(RawCursor, "execute", noting)
+    for task_id, statements in (("a", 2), ("b", 1), ("c", 1)):
+        sent.clear()
+        engine.enlist(caller, [NewTask("q", "s", id=task_id)])
+        assert sent.count(caller) == statements
+        caller.commit()
 
 
 # The same id

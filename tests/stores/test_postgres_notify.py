@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -193,6 +194,23 @@ def test_a_forked_child_tells_by_a_line_of_its_own(engine: Engine, other: Engine
     calls.wait_for(4)
 
 
+def test_a_child_that_was_forked_in_the_telling_ends(engine: Engine) -> None:
+    """Section 6: what a child does at its end does not wait for a lock that only the parent's thread could release."""
+    heard(engine)
+    assert engine._subscriptions._messenger is not None
+    post = engine._subscriptions._messenger._post()
+    with post._lock:
+        child = os.fork()
+        if child == 0:  # pragma: no cover # another process
+            post.close()  # as `atexit` does
+            os._exit(0)
+    try:
+        wait_until(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), 10)
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        raise
+
+
 # Who is woken, and by what
 
 
@@ -206,6 +224,16 @@ def test_only_those_of_the_queue_are_woken(engine: Engine, other: Engine) -> Non
     engine.enqueue("elsewhere", "s")
     elsewhere.wait_for(1)
     assert (calls.count, elsewhere.count) == (2, 1)
+
+
+def test_who_told_before_may_hear(engine: Engine, other: Engine) -> None:
+    """Section 6: a process that only enqueued hears nothing; its first subscriber changes that."""
+    calls = heard(other)
+    engine.enqueue("q", "s")
+    calls.wait_for(2)
+    late = heard(engine)
+    other.enqueue("q", "s")
+    late.wait_for(2)
 
 
 def test_a_queue_may_have_any_name(engine: Engine, other: Engine) -> None:
