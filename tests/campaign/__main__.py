@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -194,4 +195,8 @@ def _list(findings: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    # However it is told to end, it ends its actors and its server. Python would leave them behind at SIGTERM, and a
+    # script's background process is made to ignore SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

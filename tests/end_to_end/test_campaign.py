@@ -42,9 +42,9 @@ class Campaign:
         return self._process.returncode, out
 
     def stop(self) -> None:
-        """SIGTERM would leave its actors behind; it ends them itself when it is interrupted."""
+        """End it and its actors, which it ends itself."""
         if self._process.poll() is None:
-            self._process.send_signal(2)
+            self._process.terminate()
             self._process.communicate()
 
 
