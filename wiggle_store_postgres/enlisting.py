@@ -46,7 +46,7 @@ _NOW = """
 """
 _VALUES = ", ".join(f"coalesce(ready_at, {_NOW})" if name == "ready_at" else f"given.{name}" for name in INSERTED)
 _INSERT = f"""
-    WITH given AS MATERIALIZED (
+    WITH given AS (
         SELECT {_FIELDS}, value OPERATOR(pg_catalog.->>) {len(INSERTED)} AS body
         FROM pg_catalog.json_array_elements($1::pg_catalog.json) AS value
     ),
