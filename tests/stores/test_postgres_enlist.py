@@ -38,15 +38,19 @@ from wiggle_core import (
     QueueCriteria,
     SchemaError,
     State,
+    Task,
     TaskRejected,
     TransientStoreError,
     Worker,
     open_engine,
 )
+from wiggle_core.engine.routes import route_of
+from wiggle_core.stores.lanes import LaneState
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.store import Enlist, Grants
 
 ALL = QueueCriteria("q")
+COMMON = QueueCriteria("q", Task.step == "s")
 ONE = [NewTask("q", "s", id="a")]
 HOSTILE_TEXT = "ünï→😀'\"\\ $1 %s\r\n\t"
 
@@ -629,7 +633,8 @@ print("committed", flush=True)
 
 
 def test_a_producer_stopped_in_its_transaction_holds_up_nobody(engine: Engine, url: str) -> None:
-    """N3, PG12: with a process stopped inside an open transaction, all others work on, and nobody waits for a lock."""
+    """N3, PG12: with a process stopped inside an open transaction, all others work on, lanes open and close, and nobody
+    waits for a lock."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM, url, make_url(url).set(query={}).render_as_string(False)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
@@ -647,8 +652,11 @@ def test_a_producer_stopped_in_its_transaction_holds_up_nobody(engine: Engine, u
             producer.send_signal(signal.SIGCONT)
         producer.stdin.close()
         assert producer.stdout.readline() == "committed\n"
+    engine.lanes.open([route_of(COMMON)])
     engine.wake()
     assert engine.count(ALL, [State.READY]) == 100
+    assert engine.store.audit() == []
+    assert len(engine.claim("w", [COMMON], limit=200)) == 100
 
 
 def _work_as_usual(url: str) -> None:
@@ -658,7 +666,9 @@ def _work_as_usual(url: str) -> None:
         other.enqueue("q", "s", id="late", delay=timedelta(microseconds=1))
         other.declare(f"w{uuid4().hex}", version=1, attributes=[Attribute("n", int, "n")])
         other.wake()
-        claimed = other.claim("w", [ALL], limit=500)
+        opened = other.lanes.open([route_of(COMMON)])
+        assert [lane.state for lane in opened] == [LaneState.OPEN]
+        claimed = other.claim("w", [COMMON], limit=500)
         assert len(claimed) == 500
         assert other.extend([task.lease for task in claimed])
         assert len(other.settle_many((task, Done()) for task in claimed)) == 500
@@ -666,6 +676,7 @@ def _work_as_usual(url: str) -> None:
             other.settle_many((task, Done()) for task in claimed)
         other.sweep()
         assert other.store.audit() == []
+        assert len(other.lanes.close([lane.id for lane in opened])) == 1
 
 
 def _locks_that_stop_others(process: int, url: str) -> set[object]:
