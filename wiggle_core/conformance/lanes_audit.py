@@ -27,7 +27,7 @@ from wiggle_core.stores.store import Cancel, Route, Store
 from wiggle_core.tasks.task import LIVE, State, TaskRecord
 
 PROCESSES = 4
-_WAIT = 120
+_WAIT = 60
 _ALL_TASKS = 1_000_000
 _PAGE = 500
 
@@ -63,12 +63,17 @@ def run_in_processes(url: str, upheaval: Upheaval) -> Tally:
     context = get_context("spawn")  # as on every platform: drivers do not survive a fork
     barrier = context.Barrier(PROCESSES + 1)
     with ExitStack() as stack:
-        pool = stack.enter_context(ProcessPoolExecutor(PROCESSES, context, _barrier.append, (barrier,)))
+        pool = stack.enter_context(ProcessPoolExecutor(PROCESSES, context, _begin, (barrier,)))
         runs = [pool.submit(_act_in_process, url, upheaval, number) for number in range(PROCESSES)]
         store = stack.enter_context(closing(open_store(url)))
         barrier.wait(_WAIT)
         tally = _act([("opener", store), ("auditor", store)], upheaval)
         return _finished(store, _together([tally, *(run.result() for run in runs)]))
+
+
+def _begin(barrier: Barrier) -> None:
+    """A barrier reaches another process only while that one is made."""
+    _barrier.append(barrier)
 
 
 def _act_in_process(url: str, upheaval: Upheaval, number: int) -> Tally:
