@@ -413,6 +413,23 @@ def test_a_subscriber_may_close_the_engine(url: str, other: Engine) -> None:
     wait_until(lambda: len(threads()) == 1)  # the other engine's
 
 
+def test_what_cannot_be_told_harms_no_enqueue(
+    engine: Engine, other: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Section 6: without a thread to tell of it, the task is stored all the same; the next one tells of both."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    calls = heard(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert engine.enqueue("q", "s")
+    assert "not told of tasks yet: can't start new thread" in caplog.text
+    engine.enqueue("elsewhere", "s")
+    calls.wait_for(2)
+
+
 def test_a_line_holds_one_connection(engine: Engine, url: str) -> None:
     """Section 6: telling and hearing take one connection together, and none of the pool's."""
     heard(engine)
