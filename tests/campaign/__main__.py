@@ -56,10 +56,13 @@ class Outcome:
     """How often lanes began to open or to close."""
 
     @property
+    def has_shown(self) -> bool:
+        """Whether anything happened that could have gone wrong."""
+        return self.verdict.figures["tasks"] > 0 and self.verdict.figures["finish held"] > 0
+
+    @property
     def is_clean(self) -> bool:
-        # A campaign in which nothing happened has shown nothing.
-        happened = self.verdict.figures["tasks"] > 0 and self.verdict.figures["finish held"] > 0
-        return happened and self.verdict.is_clean and not self.audit and not self.record.failures
+        return self.has_shown and self.verdict.is_clean and not self.audit and not self.record.failures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,6 +190,8 @@ def _tell(outcome: Outcome, scenario: Scenario) -> None:
     _list(outcome.audit)
     print(f"  {'processes that failed by themselves':<48} {len(record.failures):>4}")
     _list(record.failures)
+    if not outcome.has_shown:
+        print("  no task was finished, so that nothing is shown")
 
 
 def _list(findings: Sequence[str]) -> None:

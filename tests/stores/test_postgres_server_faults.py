@@ -132,7 +132,9 @@ def test_the_victim_of_a_deadlock_is_replayed(store: PostgresStore, url: str) ->
     store.enqueue([ready("a", 1), ready("b", 2)])
     changes = [Finish(task.lease, State.DONE) for task in claim(store)]
     schema = store._place.schema
-    replaying = Replaying(store)
+    # The one whose time comes first looks for deadlocks, and is sacrificed; by then the other one has to wait, too.
+    settler = open_url(with_options(url, options="-c deadlock_timeout=2s"))
+    replaying = Replaying(settler)
     with connect_plainly(url) as other, connect_plainly(url) as looking, ThreadPoolExecutor(1) as pool:
         other.execute("BEGIN")
         other.execute("SET LOCAL deadlock_timeout = '30s'")
@@ -144,6 +146,7 @@ def test_the_victim_of_a_deadlock_is_replayed(store: PostgresStore, url: str) ->
         other.execute("ROLLBACK")
         assert settling.result(timeout=20) == {"a", "b"}
     assert replaying.counts == {"TransientStoreError": 1}
+    settler.close()
 
 
 # Connections
