@@ -7,7 +7,7 @@ from rich.table import Table
 
 from benchmarks.claim.results import TIMES, TIMES_OFF, Results, rows_read
 from benchmarks.claim.shapes import COMMON, NONE
-from benchmarks.report import Report, p99
+from benchmarks.report import Report, p10, p99
 from wiggle_core.lanes.planner import LanePolicy
 
 
@@ -15,12 +15,13 @@ def show(report: Report, console: Console, results: Results) -> None:
     """Print everything that was measured."""
     title = f"Claims of 10 of {results.depth:,} ready tasks, {results.server}, lanes {results.lanes}"
     table = Table("shape", "plan", title=title, title_justify="left")
-    for name in ("p50 ms", "p99 ms", "to none", "rows read", "claims", "goal"):
+    for name in ("p10 ms", "p50 ms", "p99 ms", "to none", "rows read", "claims", "goal"):
         table.add_column(name, justify="right")
     for shape in results.shapes:
         table.add_row(
             shape.name,
             shape.plan,
+            f"{p10(shape.seconds) * 1e3:.3f}",
             f"{results.p50_ms(shape):.3f}",
             f"{p99(shape.seconds) * 1e3:.2f}",
             f"{results.ratio(shape):.2f}",
