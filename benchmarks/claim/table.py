@@ -54,6 +54,7 @@ def _show_openings(report: Report, results: Results) -> None:
     for opening in results.openings:
         name = "no lane" if not opening.lanes else f"opening {opening.lanes:,} at once"
         report.figure(name, opening.seconds, "s")
+        report.figure(f"{name}: computed by this process", opening.own_cpu_seconds, "s")
         if opening.claim_p99_ms is not None:
             report.figure(f"{name}: claims of another client, p99", opening.claim_p99_ms, "ms")
         if opening.enqueue_p99_ms is not None:
