@@ -178,7 +178,7 @@ def _tell(outcome: Outcome, scenario: Scenario) -> None:
     print(f"killed {record.kills.total()} of {scenario.kills + scenario.blows} planned: {kills}")
     print(f"calls cut off by a kill: {cut_off or 'none'}")
     print(f"stopped beyond their leases {record.pauses} times, clock stepped {len(record.steps) - 1} times")
-    print(f"lanes opened or closed {outcome.lane_epoch} times")
+    print(f"lanes opened or closed {outcome.lane_epoch} times, {events.by_lane:,} tasks leased through them")
     print(f"disk filled {record.full_disks} times, files kept from growing in {record.limited} lives")
     print(f"errors of the store itself: {errors or 'none'}")
     for name, number in sorted(verdict.figures.items()):

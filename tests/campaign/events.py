@@ -101,6 +101,8 @@ class Events:
     """Calls by method that a kill cut off."""
     errors: Counter[str] = field(default_factory=Counter)
     """What the store itself raised, by class."""
+    by_lane: int = 0
+    """Tasks that claims got through lanes."""
 
 
 @dataclass(slots=True)
@@ -181,7 +183,9 @@ def _take_enqueue(call: _Call, events: Events) -> None:
 
 
 def _take_claim(call: _Call, events: Events) -> None:
-    token, _ = call.asked
+    token, _, lanes = call.asked
+    if lanes:
+        events.by_lane += len(call.answer or ())
     if call.is_unknown:
         events.orphans.append(Span(call.start, call.end))
     for task_id, attempt, until in call.answer or ():

@@ -39,9 +39,9 @@ def _answered(number: int, at: int, method: str, asked: Any, answer: Any) -> lis
 # A task is leased as `a` from 110 to 1110, taken back, leased as `b`, and settled by `b` while `a` comes too late.
 RIGHT: Story = {
     "enqueue": [*_answered(0, 10, "enqueue", [["t", 10]], ["t"]), ["told", "enqueued", ["t"]]],
-    "claim a": _answered(1, 105, "claim", ["a", TTL], [["t", 1, 1110]]),
+    "claim a": _answered(1, 105, "claim", ["a", TTL, 0], [["t", 1, 1110]]),
     "expire a": _answered(2, 1200, "apply", [["expire", "t", "a", None]], ["t"]),
-    "claim b": _answered(3, 1305, "claim", ["b", TTL], [["t", 2, 2310]]),
+    "claim b": _answered(3, 1305, "claim", ["b", TTL, 0], [["t", 2, 2310]]),
     "extend a": _answered(4, 1400, "extend", [TTL, [["t", "a"]]], []),
     "finish a": _answered(5, 1500, "apply", [["finish", "t", "a", "DONE"]], []),
     "extend b": _answered(6, 1600, "extend", [TTL, [["t", "b"]]], [["t", "b"]]),
@@ -126,11 +126,11 @@ DOCTORED = {
         _with("enqueue", *_answered(0, 10, "enqueue", [["t", 900]], ["t"])), [DONE], Wrong.EARLY,
     ),
     "attempt not grown": (
-        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL], [["t", 1, 2310]])),
+        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL, 0], [["t", 1, 2310]])),
         [replace(DONE, attempt=1)], Wrong.ATTEMPT,
     ),
     "attempt grown twice": (
-        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL], [["t", 3, 2310]])),
+        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL, 0], [["t", 3, 2310]])),
         [replace(DONE, attempt=3)], Wrong.ATTEMPT,
     ),
     "attempt fell": (_without(), [replace(DONE, attempt=1)], Wrong.ATTEMPT),
@@ -156,8 +156,8 @@ EXPLAINED = {
     ),
     "a killed claimer had the task in between": lambda story: {
         **story,
-        "claim b": _answered(3, 1305, "claim", ["b", TTL], [["t", 3, 2310]]),
-        "claim c": [["begin", 9, 1220, "claim", ["c", 10]]],
+        "claim b": _answered(3, 1305, "claim", ["b", TTL, 0], [["t", 3, 2310]]),
+        "claim c": [["begin", 9, 1220, "claim", ["c", 10, 0]]],
     },
     "the answer of the settlement was lost": _with(
         "finish b",
@@ -179,16 +179,16 @@ def test_a_claim_that_began_first_may_come_last(tmp_path: Path) -> None:
     """L3: two claims under way at one time reached the server in the order that the attempts tell."""
     story: Story = {name: RIGHT[name] for name in ("enqueue", "claim a", "expire a")}
     story["claim c"] = [
-        ["begin", 8, 1302, "claim", ["c", TTL]], ["end", 8, 1450, 1303, [["t", 3, 2303]]],
+        ["begin", 8, 1302, "claim", ["c", TTL, 0]], ["end", 8, 1450, 1303, [["t", 3, 2303]]],
     ]  # fmt: skip
     story["claim b"] = RIGHT["claim b"]
     story["requeue b"] = _answered(9, 1330, "apply", [["requeue", "t", "b", None]], ["t"])
     story["requeue c"] = _answered(10, 1500, "apply", [["requeue", "t", "c", None]], ["t"])
-    story["claim d"] = _answered(11, 1600, "claim", ["d", TTL], [["t", 4, 2605]])
+    story["claim d"] = _answered(11, 1600, "claim", ["d", TTL, 0], [["t", 4, 2605]])
     story["finish d"] = _answered(12, 1700, "apply", [["finish", "t", "d", "DONE"]], ["t"])
     stored = [replace(DONE, token="d", attempt=4)]
     assert _judged(tmp_path, story, stored).is_clean
-    story["claim c"] = _answered(8, 1290, "claim", ["c", TTL], [["t", 3, 2295]])  # and so it did not
+    story["claim c"] = _answered(8, 1290, "claim", ["c", TTL, 0], [["t", 3, 2295]])  # and so it did not
     assert Wrong.ATTEMPT in _kinds(_judged(tmp_path, story, stored))
 
 
@@ -205,10 +205,10 @@ def test_a_call_that_died_is_no_excuse_for_later(tmp_path: Path) -> None:
     hour = 3_600_000_000
     story: Story = {
         "enqueue": RIGHT["enqueue"],
-        "claim c": [["begin", 9, 50, "claim", ["c", 10]]],
-        "claim a": _answered(1, hour, "claim", ["a", TTL], [["t", 1, hour + 1005]]),
+        "claim c": [["begin", 9, 50, "claim", ["c", 10, 0]]],
+        "claim a": _answered(1, hour, "claim", ["a", TTL, 0], [["t", 1, hour + 1005]]),
         "expire a": _answered(2, hour + 1200, "apply", [["expire", "t", "a", None]], ["t"]),
-        "claim b": _answered(3, hour + 1305, "claim", ["b", TTL], [["t", 3, hour + 2310]]),
+        "claim b": _answered(3, hour + 1305, "claim", ["b", TTL, 0], [["t", 3, hour + 2310]]),
         "finish b": _answered(7, hour + 1700, "apply", [["finish", "t", "b", "DONE"]], ["t"]),
     }
     stored = [replace(DONE, attempt=3)]

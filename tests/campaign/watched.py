@@ -151,7 +151,7 @@ def _asked_enqueue(tasks: Sequence[TaskRecord], _placed: Placed = NO_LANES) -> o
 
 
 def _asked_claim(request: ClaimRequest) -> object:
-    return [request.token, request.ttl]
+    return [request.token, request.ttl, sum(route.lane is not None for route in request.routes)]
 
 
 def _asked_extend(leases: Sequence[Lease], ttl: int) -> object:
