@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from wiggle_core.criteria.tree import TRUE, normalize
 from wiggle_core.criteria.wire import predicate_from_object
 from wiggle_core.engine.engine import open_engine
 from wiggle_core.errors import CriteriaError, StaleLanes
+from wiggle_core.lanes import keeper
 from wiggle_core.lanes.keeper import LaneKeeper, NoLanes
 from wiggle_core.stores.lanes import NewLane
 from wiggle_core.stores.memory import MemoryStore
@@ -123,6 +126,16 @@ def test_a_lane_that_nobody_fills_is_told_from_an_open_one(wiggle: Wiggle, fille
     assert wiggle("lanes", "close", str(lane["id"]), "--store", filled).code == 0
 
 
+def test_check_finds_a_task_that_its_lane_lacks(wiggle: Wiggle, filled: str, tmp_path: Path) -> None:
+    """N1: `db check` audits lanes: exit 1 and the task's id."""
+    lane = opened(wiggle, filled, "step = 'ship'")
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as connection, connection:
+        connection.execute("DELETE FROM lane_task WHERE id = 't0030'")
+    ended = wiggle("db", "check", "--store", filled, "--json")
+    [finding] = ended.json["findings"]
+    assert (ended.code, finding.startswith(f"task 't0030' is not in lane {lane['id']}")) == (1, True)
+
+
 # Wrong input
 
 
@@ -185,6 +198,16 @@ def test_the_engine_refuses_lanes_that_choose_nothing() -> None:
         with pytest.raises(CriteriaError, match="take every task"):
             engine.lanes.open(routes)
         assert engine.lanes.infos() == []
+
+
+def test_a_queue_has_so_many_lanes_and_no_more(wiggle: Wiggle, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+    """N4: by hand neither; one that is there may be asked for again, and other queues have room of their own."""
+    monkeypatch.setattr(keeper, "MAX_LANES", 2)
+    for n in (1, 2, 1):
+        opened(wiggle, store, f"attempt = {n}")
+    ended = wiggle("lanes", "open", "--text", RARE, "--queue", "orders", "--store", store)
+    assert (ended.code, ended.err) == (2, "wiggle: queue 'orders' has 2 lanes, and at most 2 (N4)\n")
+    opened(wiggle, store, RARE, "another")
 
 
 def test_the_engine_says_that_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +291,9 @@ def test_a_lane_that_closes_meanwhile_is_asked_for_again(
     lane = opened(wiggle, filled, RARE)["id"]
     verdict = LaneKeeper.verdict
 
-    def then_closed(keeper: LaneKeeper, route: Route) -> object:
-        found = verdict(keeper, route)
-        keeper.close([lane])
+    def then_closed(asked: LaneKeeper, route: Route) -> object:
+        found = verdict(asked, route)
+        asked.close([lane])
         return found
 
     monkeypatch.setattr(LaneKeeper, "verdict", then_closed)
