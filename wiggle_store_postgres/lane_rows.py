@@ -16,7 +16,7 @@ from wiggle_core.tasks.task import OrderKey
 from wiggle_store_postgres.claims import IS_READY, ORDER
 from wiggle_store_postgres.connections import Connections, Row, Session
 from wiggle_store_postgres.dialect import WRITER
-from wiggle_store_postgres.epochs import held_epoch
+from wiggle_store_postgres.epochs import hold_epoch
 from wiggle_store_postgres.rows import BARE_TASK_COLUMNS, LANE_ROW
 
 _PART = f"""
@@ -34,7 +34,9 @@ _KEY = len(OrderKey._fields)
 # The state of a lane is that of a snapshot from before the lock; but what the lock confirms is that no lane has begun
 # to close since, and while it is held nobody deletes the rows of one that does.
 _FILL = f"""
-    WITH {held_epoch("(SELECT epoch FROM $schema.lane_epoch)")},
+    WITH epoch AS MATERIALIZED (
+        SELECT {hold_epoch("(SELECT epoch FROM $schema.lane_epoch)")} AS ready_no
+    ),
     given AS MATERIALIZED (
         SELECT (value ->> 0)::bigint AS lane, (value ->> 1)::integer AS priority, (value ->> 2)::bigint AS created_at,
             (value ->> 3)::bigint AS ready_at, value ->> 4 AS id, (value ->> 5)::bigint AS ready_no
