@@ -30,7 +30,7 @@ LIMIT = 10
 LEAST = 5
 """How many claims are made by the slowest shape."""
 EXPLAINED = 9
-"""How many of the claims by a shape are explained, just before they are made."""
+"""Of how many claims by a shape it is asked what they read."""
 
 
 @dataclass(slots=True)
@@ -43,8 +43,11 @@ class Shape:
     seconds: list[float] = field(default_factory=list)
     claimed: int = 0
     rows_read: list[int] = field(default_factory=list)
-    """By the claims that were explained, dead rows of lanes among them: tasks leave one behind in each lane that they
-    are in whenever they are claimed another way, and the lane's next claim reads and deletes it."""
+    """By claims just after one by the same criteria."""
+    rows_in_turn: list[int] = field(default_factory=list)
+    """By claims when it was their turn, dead rows of lanes among them: a task that is claimed another way and given
+    back leaves one behind in each of its lanes, and the lane's next claim reads and deletes it. Several shapes here
+    take the same tasks."""
     found: dict[Route, list[TaskId]] = field(default_factory=dict)
     """The tasks of the first claim by each route."""
 
@@ -102,11 +105,14 @@ def measure(place: Place, shapes: Sequence[Shape], effort: Effort, seed: int) ->
             for shape in random.sample(shapes, len(shapes)):
                 if number < LEAST or sum(shape.seconds) < effort.seconds:
                     route = shape.routes[number % len(shape.routes)]
-                    if number % pace == 0:
-                        _explain(place.engine, shape, route, lanes)
+                    is_explained = number % pace == 0
+                    if is_explained:
+                        shape.rows_in_turn += _rows_read(place.engine, route, lanes)
                     seconds, ids = _claim(place.engine, route)
                     shape.seconds.append(seconds)
                     shape.claimed += len(ids)
+                    if is_explained:
+                        shape.rows_read += _rows_read(place.engine, route, lanes)
                 if shape.name == NONE and place.bare is not None:
                     bare.append(_claim_bare(place))
             place.engine.lanes.care()
@@ -120,10 +126,10 @@ def _open_lanes(engine: Engine) -> dict[Route, LaneId]:
     return {Route(each.queue, each.predicate): each.id for each in present if each.state is LaneState.OPEN}
 
 
-def _explain(engine: Engine, shape: Shape, route: Route, lanes: dict[Route, LaneId]) -> None:
+def _rows_read(engine: Engine, route: Route, lanes: dict[Route, LaneId]) -> list[int]:
+    """How many rows a claim would read now; empty where the store cannot tell."""
     told = engine.store.explain(Route(route.queue, route.predicate, lanes.get(route)), LIMIT)
-    if told.rows_read is not None:
-        shape.rows_read.append(told.rows_read)
+    return [] if told.rows_read is None else [told.rows_read]
 
 
 def _claim(engine: Engine, route: Route) -> tuple[float, list[TaskId]]:

@@ -104,8 +104,9 @@ class Results:
             "p50_ms": _rounded(self.p50_ms(shape)),
             "p99_ms": _rounded(p99(shape.seconds) * 1e3),
             "ratio_to_none": _rounded(self.ratio(shape)),
-            "rows_read": rows_read(shape),
-            "rows_read_at_most": max(shape.rows_read, default=None),
+            "rows_read": max(shape.rows_read, default=None),
+            # With the dead rows that claims of the same tasks by other lanes have left.
+            "rows_read_in_turn": round(median(shape.rows_in_turn)) if shape.rows_in_turn else None,
             # What other programs do to the machine counts less in it than in the median.
             "p10_ms": _rounded(p10(shape.seconds) * 1e3),
             "claims": len(shape.seconds),
@@ -116,11 +117,6 @@ class Results:
 def _rounded(value: float | None) -> float | None:
     """Three significant digits; counts as they are."""
     return value if value is None or isinstance(value, int) else float(f"{value:.3g}")
-
-
-def rows_read(shape: Shape) -> int | None:
-    """By a claim, the median of those that were explained; None where the store cannot tell."""
-    return round(median(shape.rows_read)) if shape.rows_read else None
 
 
 def write_json(results: Results, path: Path) -> None:
@@ -159,7 +155,5 @@ def _judge_claims(report: Report, results: Results) -> None:
         if not is_off:
             report.at_most(f"{shape.name} / none, p99", p99(shape.seconds) / slowest, TIMES_P99)
         if shape.plan == "lane":
-            rows = rows_read(shape)
-            report.at_most(
-                f"{shape.name}: rows read by a claim of {LIMIT}", inf if rows is None else rows, ROWS, "rows"
-            )
+            rows = max(shape.rows_read, default=inf)
+            report.at_most(f"{shape.name}: rows read by a claim of {LIMIT}", rows, ROWS, "rows")

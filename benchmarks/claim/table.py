@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.claim.results import TIMES, TIMES_OFF, Results, rows_read
+from benchmarks.claim.results import TIMES, TIMES_OFF, Results
 from benchmarks.claim.shapes import COMMON, NONE
 from benchmarks.report import Report, p10, p99
 from wiggle_core.lanes.planner import LanePolicy
@@ -15,7 +17,7 @@ def show(report: Report, console: Console, results: Results) -> None:
     """Print everything that was measured."""
     title = f"Claims of 10 of {results.depth:,} ready tasks, {results.server}, lanes {results.lanes}"
     table = Table("shape", "plan", title=title, title_justify="left")
-    for name in ("p10 ms", "p50 ms", "p99 ms", "to none", "rows read", "claims", "goal"):
+    for name in ("p10 ms", "p50 ms", "p99 ms", "to none", "rows read", "in turn", "claims", "goal"):
         table.add_column(name, justify="right")
     for shape in results.shapes:
         table.add_row(
@@ -25,7 +27,8 @@ def show(report: Report, console: Console, results: Results) -> None:
             f"{results.p50_ms(shape):.3f}",
             f"{p99(shape.seconds) * 1e3:.2f}",
             f"{results.ratio(shape):.2f}",
-            _count(rows_read(shape)),
+            _counted(max(shape.rows_read, default=None)),
+            _counted(median(shape.rows_in_turn) if shape.rows_in_turn else None),
             f"{len(shape.seconds):,}",
             _goal(results, shape.name, results.ratio(shape)),
         )
@@ -38,8 +41,8 @@ def show(report: Report, console: Console, results: Results) -> None:
         report.figure(name, value, "tasks/s")
 
 
-def _count(rows: int | None) -> str:
-    return "?" if rows is None else f"{rows:,}"
+def _counted(rows: float | None) -> str:
+    return "?" if rows is None else f"{rows:,.0f}"
 
 
 def _goal(results: Results, name: str, ratio: float) -> str:
