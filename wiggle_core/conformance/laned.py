@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pytest
 
-from wiggle_core.conformance.plugin import QUEUE, claim, ids, in_order
+from wiggle_core.conformance.plugin import QUEUE, drain, ids, in_order
 from wiggle_core.criteria.tree import Predicate, normalize
 from wiggle_core.lanes.book import Knowledge, LaneBook
 from wiggle_core.lanes.filling import clear, complete
@@ -80,9 +80,7 @@ class Laned:
 
     def content(self, lane: Lane) -> list[TaskId]:
         """What claims by the lane return until none is left, in the order of their answers; all are given back."""
-        held: list[TaskRecord] = []
-        while more := claim(self.store, by_lane(lane)):
-            held += more
+        held = [task for claimed in drain(self.store, by_lane(lane), limit=1_000) for task in claimed]
         self.release(held)
         # Where order is kept by partition only, it is so within the answers of one claim.
         return ids(held) if self.store.capabilities.strict_order else in_order(held)

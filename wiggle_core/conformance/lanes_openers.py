@@ -142,8 +142,8 @@ def test_an_opener_waits_for_those_before_it(
     one, standing = Laned.over(open_handle()), open_handle()
     laned.enqueue([make_task(attributes=ONE) for _ in range(4)])
     with hold(standing):
-        [lane] = laned.begin(n == 1)
         began = monotonic()
+        [lane] = laned.begin(n == 1)
         assert not laned.lanes.drained(lane.epoch, 0.3)
         assert not complete(laned.lanes, [lane], 0.1)
         one.enqueue([make_task(attributes=ONE) for _ in range(4)])

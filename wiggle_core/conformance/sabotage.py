@@ -1,6 +1,6 @@
 """Tries the kit on wrong stores: each saboteur has to fail a check that names the rule it breaks.
 
-One pytest session tries all of them, each by the checks of its rule; beside them the reference store has to pass every
+One pytest session tries all of them, each by the checks of its rule; beside them the right stores have to pass every
 check that caught somebody, so that no check is red for a reason of its own.
 """
 
@@ -18,17 +18,21 @@ import pytest
 from hypothesis import Phase, settings
 
 from wiggle_core.conformance.contract import read_check
+from wiggle_core.conformance.epoch_saboteurs import EPOCHS, TWO_STEPS
+from wiggle_core.conformance.lane_saboteurs import LANES
 from wiggle_core.conformance.misreading import MISREADERS
 from wiggle_core.conformance.saboteurs import LIFE, Saboteur, in_memory
 from wiggle_core.stores.memory import MemoryStore
 
 CONTROL = Saboteur("the reference store", "", in_memory(MemoryStore))
-SABOTEURS = (*LIFE, *MISREADERS)
+CONTROLS = (CONTROL, TWO_STEPS)
+SABOTEURS = (*LIFE, *LANES, *EPOCHS, *MISREADERS)
 
 _MODULE = "wiggle_core.conformance.sabotaged"
 _OPTIONS = ("-p", "no:cacheprovider", "--assert=plain", "-c", os.devnull, "--rootdir", os.curdir, "-q", "--tb=no")
 # Their other processes would open a right store by its URL.
 _BY_URL = "wiggle_core.conformance.processes"
+_SLOW = "wiggle_core.conformance.lanes_audit"
 
 
 @dataclass(slots=True)
@@ -43,12 +47,12 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether a wrong store was caught, or the reference store was not."""
-        return bool(self.failed) is (self.saboteur is not CONTROL)
+        """Whether a wrong store was caught, or a right one was not."""
+        return bool(self.failed) is (self.saboteur not in CONTROLS)
 
     def to_row(self) -> tuple[str, str, str]:
         """For people: who it is, the rule, and the checks that failed."""
-        if self.saboteur is CONTROL:
+        if self.saboteur in CONTROLS:
             told = ", ".join(self.failed) or f"passes all {len(self.passed)} checks"
         else:
             told = ", ".join(self.failed) or f"NOT CAUGHT by {len(self.passed)} checks"
@@ -66,7 +70,7 @@ def load_saboteurs(module: str | None) -> tuple[Saboteur, ...]:
 
 
 def try_all(saboteurs: Sequence[Saboteur], stop_at_first: bool = False) -> list[Verdict]:
-    """The verdict on each, the reference store's at the end. Raises RuntimeError when pytest itself failed.
+    """The verdict on each, those on the right stores at the end. Raises RuntimeError when pytest itself failed.
 
     With `stop_at_first` nobody is tried further once he is caught.
     """
@@ -86,7 +90,7 @@ class _Trial:
     """A pytest plug-in: who is tried by which check, and what became of it."""
 
     def __init__(self, saboteurs: Sequence[Saboteur], stop_at_first: bool) -> None:
-        self.verdicts = {each.name: Verdict(each) for each in (*saboteurs, CONTROL)}
+        self.verdicts = {each.name: Verdict(each) for each in (*saboteurs, *CONTROLS)}
         self._stop_at_first = stop_at_first
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -95,12 +99,16 @@ class _Trial:
             names = [each.name for each in tried]
             metafunc.parametrize("store_factory", tried, ids=names, indirect=True, scope="function")
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """What takes seconds is left to those whom nothing else has caught."""
+        items.sort(key=lambda item: isinstance(item, pytest.Function) and item.function.__module__ == _SLOW)
+
     def _tried_by(self, metafunc: pytest.Metafunc) -> list[Saboteur]:
         rules = read_check(metafunc.function).rules
         if metafunc.function.__module__ == _BY_URL:
             return []
         tried = [each.saboteur for each in self.verdicts.values() if each.saboteur.rule in rules]
-        return [*tried, CONTROL] if tried else []
+        return [*tried, *CONTROLS] if tried else []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
