@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from operator import attrgetter
 
-from wiggle_core.criteria.tree import Predicate, fingerprint
+from wiggle_core.criteria.tree import Predicate
 from wiggle_core.criteria.wire import predicate_to_object, stored_predicate
 from wiggle_core.criteria.written import to_json
 from wiggle_core.stores.lanes import Lane, LaneChanges, LaneId, LaneRow, LaneState, NewLane, ReadyTasks
@@ -42,9 +43,9 @@ _READ = f"""
 _LOCK = "SELECT epoch, revision FROM $schema.lane_epoch FOR UPDATE"
 _NEXT = "UPDATE $schema.lane_epoch SET epoch = $1::bigint, revision = $2::bigint"
 _PRESENT = """
-    SELECT lane.queue, lane.fingerprint, lane.id
+    SELECT lane.queue, lane.digest, lane.id
     FROM json_array_elements($1::json) AS named JOIN $schema.lane AS lane
-    ON lane.queue = named ->> 0 AND lane.fingerprint = named ->> 1
+    ON lane.queue = named ->> 0 AND lane.digest = named ->> 1
     WHERE lane.state IN ('FILLING', 'OPEN')
 """
 _PIN = """
@@ -53,7 +54,7 @@ _PIN = """
 """
 _ADD = f"""
     INSERT INTO $schema.lane
-        (queue, fingerprint, predicate, reason, is_pinned, state, epoch, revision, opened_at, used_at, work_at)
+        (queue, digest, predicate, reason, is_pinned, state, epoch, revision, opened_at, used_at, work_at)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, (value ->> 4)::boolean, 'FILLING', $2::bigint,
         $3::bigint, now, now, now
     FROM json_array_elements($1::json) AS value, (SELECT {moment("$4")} AS now) AS moment
@@ -145,7 +146,7 @@ class PostgresLanes:
             rows = change.session.rows(_PRESENT, (json.dumps(list(new)),))
             present = {(queue, known): lane for queue, known, lane in rows}
             pinned = [lane for each, lane in present.items() if new[each].is_pinned]
-            missing = [(*each, *_written(lane)) for each, lane in new.items() if each not in present]
+            missing = [(*each, *_values(lane)) for each, lane in new.items() if each not in present]
             added = change.session.rows(_ADD, (json.dumps(missing), change.epoch, change.revision, self._injected()))
             if change.session.run(_PIN, (pinned, change.revision)) or added:
                 change.session.run(_NEXT, (change.epoch if added else change.epoch - 1, change.revision))
@@ -226,17 +227,28 @@ class PostgresLanes:
 
 
 def _unique(wanted: Sequence[NewLane]) -> dict[tuple[str, str], NewLane]:
-    """The lanes that are wanted by queue and fingerprint, each once; pinned if this is asked for anywhere."""
+    """The lanes that are wanted by queue and digest, each once; pinned if this is asked for anywhere."""
     unique: dict[tuple[str, str], NewLane] = {}
     for new in wanted:
-        first = unique.setdefault((new.queue, fingerprint(new.predicate)), new)
+        name = new.queue, _digest(new.predicate)
+        first = unique.setdefault(name, new)
         if new.is_pinned and not first.is_pinned:
-            unique[new.queue, fingerprint(new.predicate)] = replace(first, is_pinned=True)
+            unique[name] = replace(first, is_pinned=True)
     return unique
 
 
-def _written(new: NewLane) -> tuple[str, str, bool]:
-    return to_json(predicate_to_object(new.predicate)), new.reason, new.is_pinned
+def _digest(predicate: Predicate) -> str:
+    """What tells predicates apart as the core does, which looks a lane up by its predicate: a fingerprint is the same
+    for a LONG and a DECIMAL that ask the same, and the lane of one would not be found for the other."""
+    return sha256(_written(predicate).encode()).hexdigest()
+
+
+def _values(new: NewLane) -> tuple[str, str, bool]:
+    return _written(new.predicate), new.reason, new.is_pinned
+
+
+def _written(predicate: Predicate) -> str:
+    return to_json(predicate_to_object(predicate))
 
 
 def _lanes(rows: Iterable[Row]) -> tuple[Lane, ...]:

@@ -20,14 +20,14 @@ CREATE TABLE lane (
     is_pinned boolean NOT NULL,
     state text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
-    fingerprint text COLLATE "C" NOT NULL,
-    -- JSON text, as in criteria.
+    -- JSON text, as in criteria, and what stands for it in the index.
+    digest text COLLATE "C" NOT NULL,
     predicate text COLLATE "C" NOT NULL,
     reason text COLLATE "C" NOT NULL,
     CONSTRAINT lane_id PRIMARY KEY (id)
 ) WITH (fillfactor = 70);
 
-CREATE UNIQUE INDEX lane_entered ON lane (queue, fingerprint) WHERE state IN ('FILLING', 'OPEN');
+CREATE UNIQUE INDEX lane_entered ON lane (queue, digest) WHERE state IN ('FILLING', 'OPEN');
 CREATE INDEX lane_changed ON lane (revision);
 CREATE INDEX lane_unfinished ON lane (id) WHERE state IN ('FILLING', 'CLOSING');
 
