@@ -378,6 +378,7 @@ def test_a_session_may_be_idle_for_long(engine: Engine, postgres_url: str, url: 
 
 def test_close_ends_the_thread_and_its_connection(url: str) -> None:
     """Section 6: after `close` nothing of it is left, neither here nor at the server."""
+    files = len(os.listdir("/dev/fd"))
     engine = open_engine(url)
     heard(engine)
     assert len(threads()) == 1
@@ -386,6 +387,7 @@ def test_close_ends_the_thread_and_its_connection(url: str) -> None:
     engine.close()
     assert threads() == []
     wait_until(lambda: not backends(url))
+    assert len(os.listdir("/dev/fd")) == files
 
 
 def test_close_does_not_wait_for_a_server_that_is_away(server: LocalPostgres) -> None:
