@@ -45,18 +45,18 @@ IS_IN_LANE = """
 _LAST = 2**63 - 1
 
 _EPOCH = "SELECT epoch FROM counter"
+# Tasks are named lane by lane: a list of pairs, each to be taken apart, took half as long again.
 _INSERT = f"""
     INSERT OR IGNORE INTO lane_task (lane, {_PLACE})
-    SELECT json_extract(entry.value, '$[0]'), priority, created_at, ready_at, task.id, ready_no, number
-    FROM json_each(?) AS entry CROSS JOIN task INDEXED BY task_id
-    WHERE task.id = json_extract(entry.value, '$[1]') AND state = 'READY'
+    SELECT CAST(named.key AS INTEGER), priority, created_at, ready_at, task.id, ready_no, number
+    FROM json_each(?) AS named {{lane}}CROSS JOIN json_each(named.value) AS entry CROSS JOIN task INDEXED BY task_id
+    WHERE task.state = 'READY' AND {{is_it}}
 """
-_FILL = f"""
-    {_INSERT} AND ready_no = json_extract(entry.value, '$[2]') AND EXISTS (
-        SELECT 1 FROM lane NOT INDEXED
-        WHERE lane.id = json_extract(entry.value, '$[0]') AND lane.state IN ('FILLING', 'OPEN')
-    )
-"""
+_ENTER = _INSERT.format(lane="", is_it="task.id = entry.value")
+_FILL = _INSERT.format(
+    lane="CROSS JOIN lane NOT INDEXED ON lane.id = CAST(named.key AS INTEGER) AND lane.state IN ('FILLING', 'OPEN') ",
+    is_it="task.id = entry.key AND ready_no = entry.value",
+)
 
 # `(all columns) IN (list)` would look a row up by its first four columns only, which any number of tasks may share. So
 # rows are deleted by ranges, and one that is too long is cut first: not every SQLite knows DELETE .. LIMIT.
@@ -111,17 +111,24 @@ def require_epoch(connection: sqlite3.Connection, placed: Placed) -> None:
 
 def enter(connection: sqlite3.Connection, entries: Iterable[tuple[TaskId, Sequence[LaneId]]]) -> None:
     """Put those of the tasks that are READY now into their lanes."""
-    pairs = [(lane, task_id) for task_id, lanes in entries for lane in lanes]
-    if pairs:
-        connection.execute(_INSERT, (json.dumps(pairs),))
+    by_lane: dict[LaneId, list[TaskId]] = {}
+    for task_id, lanes in entries:
+        for lane in lanes:
+            by_lane.setdefault(lane, []).append(task_id)
+    if by_lane:
+        connection.execute(_ENTER, (json.dumps(by_lane),))
 
 
 def fill(connections: Connections, rows: Sequence[LaneRow]) -> None:
     """Put those of the tasks that are READY still with that number into those of the lanes that are FILLING or OPEN."""
-    if rows:
-        entries = json.dumps([(row.lane, row.key.id, row.ready_no) for row in rows])
+    by_lane: dict[LaneId, dict[TaskId, int]] = {}
+    for row in rows:
+        numbers = by_lane.setdefault(row.lane, {})
+        # Only the last of a task's numbers can be live.
+        numbers[row.key.id] = max(row.ready_no, numbers.get(row.key.id, 0))
+    if by_lane:
         with connections.writing() as connection:
-            connection.execute(_FILL, (entries,))
+            connection.execute(_FILL, (json.dumps(by_lane),))
 
 
 def drop_dead(connection: sqlite3.Connection, lanes: Sequence[LaneId], last: OrderKey | None, limit: int) -> bool:
