@@ -51,6 +51,7 @@ _SETTINGS = {
     "enable_hashjoin": "on",
     "enable_nestloop": "on",
     "enable_indexscan": "on",
+    "enable_tidscan": "on",
     "enable_sort": "off",  # up to 17, an IN over priorities would leave the order of the index, and sort the queue
 }
 
