@@ -100,6 +100,8 @@ _LEASE = "UPDATE task INDEXED BY task_id SET state"
 _ORDER = "ORDER BY priority, created_at, ready_at, id"
 _TOKEN = "AND token = json_extract(change.value, '$[1]')"
 
+_ENTERS = "task.id = entry.value"
+
 SABOTEURS = (
     _slowly("leases what others leased meanwhile", "L1", "AND state = 'READY'", "AND state IN ('READY', 'RUNNING')"),
     _slowly("tests no predicate under the lock", "O4", "'READY' AND (", "'READY' AND (1 OR "),
@@ -112,5 +114,11 @@ SABOTEURS = (
     _written("folds case in comparisons", "C4", "step = ?", "step = ? COLLATE NOCASE"),
     _written("breaks ties backwards", "O1", _ORDER, f"{_ORDER} DESC", _WALK),
     _written("lets settled ids be enqueued again", "L4", "OR EXISTS (SELECT 1 FROM history WHERE id = value)", ""),
+    _written("gives a task one ready_no for life", "N1", "ready_no + 1", "ready_no"),
+    _written("puts no second run into lanes", "N1", _ENTERS, f"{_ENTERS} AND attempt = 1"),
+    _written("keeps dead rows", "N1", "AND NOT ", "AND FALSE AND NOT ", "DELETE FROM lane_task"),
+    _written("deletes live rows with the dead", "N1", "AND NOT ", "AND TRUE OR NOT ", "DELETE FROM lane_task"),
+    _written("claims by lanes that are closed", "N3", "lane.state = 'OPEN'", "TRUE"),
+    _written("opens lanes without a new epoch", "N3", "epoch = epoch + 1", "epoch = epoch"),
     Saboteur("sqlite: commits history before the task leaves", "L5", _in_file(_commit_before_leaving)),
 )

@@ -38,7 +38,16 @@ CREATE UNIQUE INDEX lane_entered ON lane (queue, predicate) WHERE state IN ('FIL
 CREATE INDEX lane_unfinished ON lane (work_at) WHERE state IN ('FILLING', 'CLOSING');
 CREATE INDEX lane_revision ON lane (revision);
 
--- In claim order. The task is found by its number.
+-- In claim order; a claim finds the task by its number. Measured with 300,000 tasks of 200 bytes in batches of 1,000,
+-- each in one lane, SQLite 3.40, FULL, beside other work on the machine: seconds for the lane rows, alone and with all
+-- commits; then a claim's read of 10 tasks in a lane, median. What goes to 1,000 lanes touches as many pages, in every
+-- layout.
+--
+--   layout                                     5 lanes               1,000 lanes            size of the file
+--   WITHOUT ROWID, task by number (chosen)     2.5   6.1   7 us      11.6  27.7   16 us     126 MiB
+--   WITHOUT ROWID, task by its id              2.9   7.9   9 us      10.4  26.3   24 us     126 MiB
+--   rowid and a unique index, by number        2.7   7.0   7 us      10.0  26.4   17 us     147 MiB
+
 CREATE TABLE lane_task (
     lane INTEGER NOT NULL,
     priority INTEGER NOT NULL,
