@@ -22,6 +22,7 @@ from wiggle_core.conformance import (
     lanes,
     lanes_audit,
     lanes_changing,
+    lanes_faults,
     lanes_filling,
     lanes_openers,
     leases,
@@ -43,7 +44,7 @@ from wiggle_core.tasks.wire import task_from_object, task_to_object
 
 MODULES = (
     *(attributes, claiming, criteria, documents, faults, history, lanes, lanes_audit, lanes_changing, lanes_filling),
-    *(lanes_openers, leases, machine, processes, racing, sweeping),
+    *(lanes_faults, lanes_openers, leases, machine, processes, racing, sweeping),
 )
 
 

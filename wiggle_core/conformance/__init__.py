@@ -18,7 +18,7 @@ import pytest
 
 _MODULES = (
     *("attributes", "claiming", "criteria", "documents", "faults", "history", "laned", "lanes", "lanes_audit"),
-    *("lanes_changing", "lanes_filling", "lanes_openers", "leases", "machine", "plugin", "processes"),
+    *("lanes_changing", "lanes_faults", "lanes_filling", "lanes_openers", "leases", "machine", "plugin", "processes"),
     *("racing", "sweeping"),
 )
 # Plain asserts explain themselves only in modules that pytest knew of before they were imported.
@@ -35,6 +35,7 @@ from wiggle_core.conformance.laned import laned  # noqa: E402
 from wiggle_core.conformance.lanes import *  # noqa: E402, F403
 from wiggle_core.conformance.lanes_audit import *  # noqa: E402, F403
 from wiggle_core.conformance.lanes_changing import *  # noqa: E402, F403
+from wiggle_core.conformance.lanes_faults import *  # noqa: E402, F403
 from wiggle_core.conformance.lanes_filling import *  # noqa: E402, F403
 from wiggle_core.conformance.lanes_openers import *  # noqa: E402, F403
 from wiggle_core.conformance.leases import *  # noqa: E402, F403

@@ -39,6 +39,7 @@ from wiggle_core.errors import (
     StoreError,
     TransientStoreError,
 )
+from wiggle_core.stores.lanes import Lanes
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import (
     Cancel,
@@ -85,36 +86,64 @@ class Faulty:
         self._store = store
         self._armed: dict[str, list[Fault]] = {}
         self.struck: Counter[str] = Counter()
+        self.meanwhile: Callable[[], object] | None = None
+        """What somebody else does, once, before the error of the first fault is raised."""
 
     def arm(self, method: str, *faults: Fault) -> None:
         """Let the next calls of a method fail, one fault each."""
         self._armed.setdefault(method, []).extend(faults)
 
+    def is_armed(self, method: str) -> bool:
+        """Whether the next call of a method fails."""
+        return bool(self._armed.get(method))
+
     def as_store(self) -> Store:
         """Itself, as what it stands for: each method of a store is found by its name."""
         return cast("Store", self)
 
+    @property
+    def lanes(self) -> Lanes | None:
+        """The store's, with fault points by the names of their methods behind `lanes.`."""
+        found = self._store.lanes
+        return None if found is None else cast("Lanes", _FaultyLanes(found, self.guarded))
+
     def __getattr__(self, name: str) -> Any:  # Any: an attribute of the store's
         found = getattr(self._store, name)
-        return self._guarded(name, found) if callable(found) else found
+        return self.guarded(name, found) if callable(found) else found
 
-    def _guarded(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+    def guarded(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
             faults = self._armed.get(name)
             fault = faults.pop(0) if faults else None
             if fault is not None:
                 self.struck[name] += 1
             if fault is not None and fault.when is When.BEFORE:
+                self._strike()
                 raise fault.kind(f"{name} was kept from the store")
             answer = method(*arguments)
             if fault is not None:
+                self._strike()
                 raise fault.kind(f"the answer of {name} was lost")
             return answer
 
         return call
 
+    def _strike(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
 
-def _replaying(store: Store, method: str, *faults: Fault) -> tuple[Store, Faulty]:
+
+class _FaultyLanes:
+    def __init__(self, lanes: Lanes, guarded: Callable[[str, Callable[..., object]], Callable[..., object]]) -> None:
+        self._lanes = lanes
+        self._guarded = guarded
+
+    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the lanes'
+        return self._guarded(f"lanes.{name}", getattr(self._lanes, name))
+
+
+def fail_once(store: Store, method: str, *faults: Fault) -> tuple[Store, Faulty]:
     """The store as an engine uses it, with fault points armed beneath."""
     faulty = Faulty(store)
     faulty.arm(method, *faults)
@@ -128,7 +157,7 @@ def _replaying(store: Store, method: str, *faults: Fault) -> tuple[Store, Faulty
 def test_an_enqueue_that_failed_is_in_once(store: Store, fault: str) -> None:
     """L4, L6: whatever became of the first try, each task is stored once and reported as inserted."""
     tasks = [make_task() for _ in range(5)]
-    replaying, faulty = _replaying(store, "enqueue", FAULTS[fault])
+    replaying, faulty = fail_once(store, "enqueue", FAULTS[fault])
     assert replaying.enqueue(tasks) == set(ids(tasks))
     assert faulty.struck["enqueue"] == 1
     assert ids(store.find(ALL, [State.READY], 10)) == ids(tasks)
@@ -139,7 +168,7 @@ def test_an_enqueue_that_failed_is_in_once(store: Store, fault: str) -> None:
 def test_a_claim_that_failed_leases_nothing_unseen(store: Store, fault: str) -> None:
     """L6: what is leased after a claim that failed is what the claim answers with; nothing is leased to nobody."""
     enqueue_all(store, [make_task() for _ in range(6)])
-    replaying, _ = _replaying(store, "claim", FAULTS[fault])
+    replaying, _ = fail_once(store, "claim", FAULTS[fault])
     claimed = replaying.claim(ClaimRequest("w", "mine", TTL, 4, (ALL,)))
     assert len(claimed) == (0 if FAULTS[fault] is LOST else 4)
     assert store.leased("mine") == sorted(claimed, key=lambda task: task.order_key)
@@ -153,7 +182,7 @@ def test_an_extension_that_failed_holds(store: Store, clock: ManualClock, fault:
     enqueue_one(store)
     held = claim_one(store)
     clock.move(5)
-    replaying, _ = _replaying(store, "extend", FAULTS[fault])
+    replaying, _ = fail_once(store, "extend", FAULTS[fault])
     assert replaying.extend([held.lease, Lease(held.id, "stale")], TTL) == {held.lease}
     assert stored(store, held.id).lease_until == clock.now + TTL
 
@@ -183,7 +212,7 @@ def test_a_change_that_failed_is_applied_once(store: Store, clock: ManualClock, 
     enqueue_one(store, "waiting", state=State.SCHEDULED, ready_at=START + TTL)
     clock.move(TTL / SECOND)
     wanted = CHANGES[change](held.lease)
-    replaying, _ = _replaying(store, "apply", FAULTS[fault])
+    replaying, _ = fail_once(store, "apply", FAULTS[fault])
     (changed,) = replaying.apply([wanted])
     after = stored(store, changed)
     assert after.attempt == (2 if isinstance(wanted, (Requeue, Expire)) and after.state is not State.FAILED else 1)
@@ -195,7 +224,7 @@ def test_a_change_that_failed_is_applied_once(store: Store, clock: ManualClock, 
 def test_a_document_whose_write_failed_is_written_once(store: Store, fault: str) -> None:
     """L6: a write by compare-and-set that is tried again makes one revision, and is not taken for another's."""
     store.put_document("worker", "w1", "1", 0)
-    replaying, _ = _replaying(store, "put_document", FAULTS[fault])
+    replaying, _ = fail_once(store, "put_document", FAULTS[fault])
     assert replaying.put_document("worker", "w1", "2", 1) == 2
     document = store.get_document("worker", "w1")
     assert document is not None
