@@ -8,6 +8,7 @@
     ├── EnlistRejected              tasks cannot join the transaction of the connection given
     ├── LeaseLost                   a lease was no longer held when it was named (L2)
     ├── RevisionConflict            a document changed since it was read
+    ├── NoLanes                     the store has no lanes: everything walks (N4)
     ├── StaleLanes                  the lanes of the store changed; read them again (N3)
     ├── UnknownScheme               no store serves the URL's scheme
     ├── StoreNotInstalled           the store's driver is missing
@@ -81,6 +82,10 @@ class RevisionConflict(WiggleError):
         super().__init__(f"document {kind} {key!r} changed since it was read; read it again")
         self.kind = kind
         self.key = key
+
+
+class NoLanes(WiggleError):
+    """Lanes were asked of a store that has none (N4)."""
 
 
 class StaleLanes(WiggleError):

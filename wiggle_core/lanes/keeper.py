@@ -13,13 +13,13 @@ from time import monotonic
 
 from wiggle_core.criteria.text import format_text
 from wiggle_core.criteria.tree import TRUE
-from wiggle_core.errors import CriteriaError, WiggleError
+from wiggle_core.errors import CriteriaError, NoLanes
 from wiggle_core.lanes.book import LaneBook
 from wiggle_core.lanes.filling import clear, complete, resume
 from wiggle_core.lanes.planner import MAX_LANES, Planner, Verdict
 from wiggle_core.stores.lanes import Lane, LaneId, LaneRow, Lanes, LaneState, NewLane
 from wiggle_core.stores.store import Route, Store
-from wiggle_core.worker.feasibility import can_match
+from wiggle_core.tasks.feasibility import can_match
 
 _log = logging.getLogger("wiggle.lanes")
 
@@ -35,10 +35,6 @@ TIDY_SECONDS = 60.0
 """How often idle lanes are looked for."""
 PRUNED_ROWS = 5_000
 """How many rows are looked at in a transaction."""
-
-
-class NoLanes(WiggleError):
-    """The store has no lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +71,16 @@ class LaneKeeper:
     ) -> list[Lane]:
         """Open a lane for each route, and fill all of them in one pass. They stay until they are closed by hand.
 
-        Returns them as they are then: FILLING still when for `patience` seconds somebody held a transaction that began
-        before; a later pass goes on. Raises NoLanes, StoreError; CriteriaError, with nothing opened, for a predicate
-        that takes every task or none, and for more than MAX_LANES in a queue.
+        Returns them as they are then: FILLING still when somebody else fills them, or when for `patience` seconds
+        somebody held a transaction that began before; a later pass goes on, and so does calling this again. Raises
+        NoLanes, StoreError; CriteriaError, with nothing opened, for a predicate that takes every task or none, and for
+        more than MAX_LANES in a queue.
         """
         self._require_room(routes)
         for route in routes:
             _require_choice(route)
         wanted = [NewLane(route.queue, route.predicate, reason, is_pinned=True) for route in routes]
+        resume(self._lanes(), SILENCE_SECONDS, patience)
         return self._open(wanted, patience)
 
     def _require_room(self, routes: Sequence[Route]) -> None:
@@ -115,8 +113,10 @@ class LaneKeeper:
         lanes = self._lanes()
         complete(lanes, lanes.open(wanted), patience)
         known = self._book.refresh()
-        present = [known.by_predicate.get((new.queue, new.predicate)) for new in wanted]
-        return [lane for lane in present if lane is not None]
+        found = [known.by_predicate.get((new.queue, new.predicate)) for new in wanted]
+        present = [lane for lane in found if lane is not None]
+        _log.info("%d of %d lanes are open", sum(lane.state is LaneState.OPEN for lane in present), len(wanted))
+        return present
 
     # Again and again
 
@@ -135,13 +135,19 @@ class LaneKeeper:
         if self._book.known.lanes:
             self._keep(lanes)
 
+    def note_use(self) -> None:
+        """Tell which lanes are in use, and how many tasks were claimed through each since it was told last. Raises
+        StoreError."""
+        used = self._planner.take_hits()
+        if used and self._store.lanes is not None:
+            self._store.lanes.note_use(used)
+
     def _keep(self, lanes: Lanes) -> None:
-        resume(lanes, SILENCE_SECONDS, PATIENCE_SECONDS)
+        if any(lane.state is not LaneState.OPEN for lane in self._book.known.lanes.values()):
+            resume(lanes, SILENCE_SECONDS, PATIENCE_SECONDS)
         if self._clock() - self._noted_at >= NOTE_SECONDS:
             self._noted_at = self._clock()
-            used = self._planner.take_hits()
-            if used:
-                lanes.note_use(used)
+            self.note_use()
             self._pruned = lanes.prune(self._pruned, PRUNED_ROWS)
         if self._clock() - self._tidied_at >= TIDY_SECONDS:
             self._tidied_at = self._clock()

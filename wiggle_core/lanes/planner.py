@@ -18,8 +18,8 @@ from wiggle_core.errors import StaleLanes
 from wiggle_core.lanes.book import PLACEMENTS, LaneBook
 from wiggle_core.stores.lanes import Lane, LaneId, LaneState, NewLane
 from wiggle_core.stores.store import ClaimRequest, Route, Store
+from wiggle_core.tasks.feasibility import can_match
 from wiggle_core.tasks.task import TaskRecord
-from wiggle_core.worker.feasibility import can_match
 
 REFRESH_SECONDS = 1.0
 """How old a claim's knowledge of lanes may be; one that only lacks a lane walks, and loses nothing but time."""
@@ -134,7 +134,14 @@ class Planner:
 
     def wanted(self) -> list[NewLane]:
         """The lanes that the routes in use should have and do not, probing those of which that is not known."""
-        return [new for route in self._due() if (new := self._decided(route)) is not None]
+        found = [new for route in self._due() if (new := self._decided(route)) is not None]
+        room = {queue: MAX_LANES - self._count(queue) for queue in {new.queue for new in found}}
+        kept = []
+        for new in found:
+            room[new.queue] -= 1
+            if room[new.queue] >= 0:
+                kept.append(new)
+        return kept
 
     def _due(self) -> list[Route]:
         now = self._clock()

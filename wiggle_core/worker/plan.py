@@ -13,8 +13,8 @@ from wiggle_core.criteria.tree import Predicate
 from wiggle_core.engine.routes import ANY_STEP, with_steps
 from wiggle_core.errors import CriteriaError, WorkerRejected
 from wiggle_core.stores.store import Route
+from wiggle_core.tasks.feasibility import can_match
 from wiggle_core.tasks.retry import MAX_DELAY
-from wiggle_core.worker.feasibility import can_match
 
 MAX_CRITERIA = 32
 

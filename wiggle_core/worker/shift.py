@@ -125,6 +125,7 @@ class Shift:
         self._heartbeat.stop(FLUSH_SECONDS)
         self._sweeper.stop(FLUSH_SECONDS)
         self._lane_care.stop(FLUSH_SECONDS)
+        self._note_lanes()
         self._unregister()
 
     # What the threads do
@@ -213,6 +214,12 @@ class Shift:
         self._settler_thread.join(2 * FLUSH_SECONDS)
         for _ in self._handler_threads:
             self._work.put(None)
+
+    def _note_lanes(self) -> None:
+        try:
+            self._engine.lanes.note_use()
+        except StoreError as error:
+            _log.warning("what was claimed through lanes at last could not be noted: %s", error)
 
     def _unregister(self) -> None:
         try:

@@ -15,9 +15,9 @@ from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import TRUE, normalize
 from wiggle_core.criteria.wire import predicate_from_object
 from wiggle_core.engine.engine import open_engine
-from wiggle_core.errors import CriteriaError, StaleLanes
+from wiggle_core.errors import CriteriaError, NoLanes, StaleLanes
 from wiggle_core.lanes import keeper
-from wiggle_core.lanes.keeper import LaneKeeper, NoLanes
+from wiggle_core.lanes.keeper import LaneKeeper
 from wiggle_core.stores.lanes import NewLane
 from wiggle_core.stores.memory import MemoryStore
 from wiggle_core.stores.store import Explanation, Route

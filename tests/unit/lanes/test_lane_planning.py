@@ -221,6 +221,7 @@ def test_lanes_beyond_the_limit_walk_and_say_so(
     engine = engine_of("on")
     for number in range(3):
         claim(engine, QueueCriteria("q", Task.step == f"s{number}"))
+    for _ in range(2):
         engine.lanes.care()
     assert len(engine.lanes.infos()) == 2
     assert "has 2 lanes" in engine.lanes.verdict(route_of(QueueCriteria("q", Task.step == "s2"))).reason

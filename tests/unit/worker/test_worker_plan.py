@@ -23,7 +23,7 @@ from wiggle_core import (
 from wiggle_core.criteria.tree import And, Not, Or, Predicate, normalize
 from wiggle_core.engine.routes import with_steps
 from wiggle_core.stores.memory import MemoryStore
-from wiggle_core.worker.feasibility import can_match
+from wiggle_core.tasks.feasibility import can_match
 
 QUEUE = "q"
 region, total, flag = Task.attr("region", str), Task.attr("total", Decimal), Task.attr("flag", bool)
