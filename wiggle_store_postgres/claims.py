@@ -13,16 +13,19 @@ whose task was not READY by that number in the snapshot will never be live again
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
+from time import monotonic
 
-from wiggle_core.errors import StaleLanes
+from wiggle_core.errors import StaleLanes, StoreError
+from wiggle_core.stores.lanes import LaneId
 from wiggle_core.stores.sql.rows import read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import ClaimRequest, Route
 from wiggle_core.tasks.task import TaskRecord
-from wiggle_store_postgres.connections import Connections, Row, Session
+from wiggle_store_postgres.connections import Connections, Row
 from wiggle_store_postgres.dialect import WRITER
 from wiggle_store_postgres.moment import moment
 from wiggle_store_postgres.rows import TASK_COLUMNS
@@ -30,9 +33,12 @@ from wiggle_store_postgres.rows import TASK_COLUMNS
 ORDER = "priority, created_at, ready_at, id"
 
 DEAD_ROWS = 1_000
-"""How many dead lane rows one statement passes by and deletes, so that none reads much more than it claims (N4)."""
+"""How many rows of a lane one claim passes by at most, so that none reads much more than it claims (N4)."""
 TRIES = 20
-"""How many such statements a claim sends before it is content with less than there may be."""
+"""How many claims are sent, while a lane's rows hide what comes behind them, before the last one ignores that."""
+PRUNING_PAUSE = 0.1
+"""How many seconds lie at least between two prunings of a lane's head. Rows that are passed by may be those of tasks
+that other claims lock just now, and then there is nothing to delete."""
 
 _OWNER, _TOKEN, _NOW, _TTL, _LIMIT = "$1", "$2", "$3", "$4", "$5"
 _FIXED_BINDS = 5
@@ -48,7 +54,9 @@ _WALK = f"""
         ORDER BY {ORDER} LIMIT {_LIMIT}::bigint FOR UPDATE SKIP LOCKED
     )"""
 _MERGED = f"""
-    picked AS MATERIALIZED (SELECT id FROM ({{walks}}) AS walk{{condition}} ORDER BY {ORDER} LIMIT {_LIMIT}::bigint)"""
+    picked AS MATERIALIZED (
+        SELECT id{{place}} FROM ({{walks}}) AS walk{{condition}} ORDER BY {ORDER} LIMIT {_LIMIT}::bigint
+    )"""
 # The ids come as an array, since a join is a choice: with statistics from emptier days a planner without our settings
 # was seen to merge the candidates with the whole table.
 _LEASE = f"""
@@ -59,92 +67,119 @@ _LEASE = f"""
     RETURNING {TASK_COLUMNS}
 """
 
-# Rows are drawn from `head` one by one, as far as they are needed, and are kept: to look at them again reads nothing.
 # LATERAL, and a lock inside, leave the planner no other way to join.
-_HEAD = f"""
-    head_{{number}} AS MATERIALIZED (
-        SELECT ctid AS place, {ORDER}, ready_no, row_number() OVER (ORDER BY {ORDER}, ready_no) AS number
-        FROM $schema.lane_task WHERE lane = ${{lane}}::bigint
-        ORDER BY {ORDER}, ready_no LIMIT {_LIMIT}::bigint + {DEAD_ROWS}
-    ),
-    walk_{{number}} AS MATERIALIZED (
-        SELECT {", ".join(f"head.{column}" for column in ORDER.split(", "))}, head.place, head.number
-        FROM head_{{number}} AS head CROSS JOIN LATERAL (
-            SELECT 1 FROM $schema.task AS task
+_LANE = f"""
+    {{name}} AS MATERIALIZED (
+        SELECT {", ".join(f"head.{column}" for column in ORDER.split(", "))}, head.place, head.number FROM (
+            SELECT ctid AS place, {ORDER}, ready_no, row_number() OVER (ORDER BY {ORDER}, ready_no) AS number
+            FROM $schema.lane_task WHERE lane = ${{lane}}::bigint AND (SELECT are_open FROM standing)
+            ORDER BY {ORDER}, ready_no LIMIT {_LIMIT}::bigint + {DEAD_ROWS}
+        ) AS head CROSS JOIN LATERAL (
+            SELECT FROM $schema.task AS task
             WHERE task.id = head.id AND task.ready_no = head.ready_no AND {IS_READY}
             FOR UPDATE SKIP LOCKED
         ) AS locked
-        LIMIT {_LIMIT}::bigint
+        ORDER BY head.priority, head.created_at, head.ready_at, head.id, head.ready_no LIMIT {_LIMIT}::bigint
     ),
-    is_short_{{number}} AS MATERIALIZED (SELECT count(*) < {_LIMIT}::bigint AS it FROM walk_{{number}}),
     met_{{number}} AS MATERIALIZED (
-        SELECT place, number, id, ready_no FROM head_{{number}} LIMIT (
-            SELECT CASE WHEN (SELECT it FROM is_short_{{number}}) THEN NULL ELSE max(number) END FROM walk_{{number}}
-        )
-    ),
-    dead_{{number}} AS MATERIALIZED (
-        SELECT ctid AS place FROM $schema.lane_task WHERE ctid = ANY (ARRAY(
-            SELECT place FROM met_{{number}} AS met WHERE CASE
-                WHEN number = ANY (ARRAY(SELECT number FROM walk_{{number}})) THEN false
-                ELSE (SELECT task.ready_no FROM $schema.task AS task WHERE task.id = met.id AND {IS_READY})
-                    IS DISTINCT FROM met.ready_no
-            END
-        )) FOR UPDATE SKIP LOCKED
+        SELECT count(*) AS found, CASE WHEN count(*) = {_LIMIT}::bigint THEN max(number) ELSE (
+            SELECT count(*) FROM (
+                SELECT FROM $schema.lane_task WHERE lane = ${{lane}}::bigint LIMIT {_LIMIT}::bigint + {DEAD_ROWS}
+            ) AS head
+        ) END AS met FROM {{name}}
     )"""
 _STANDING = """
     standing AS MATERIALIZED (
-        SELECT (SELECT count(*) FROM $schema.lane WHERE id IN ({lanes}) AND state = 'OPEN') = {count} AS are_open,
-            {is_cut} AS is_cut
+        SELECT count(*) = {count} AS are_open FROM $schema.lane WHERE id IN ({lanes}) AND state = 'OPEN'
     )"""
-_IS_CUT = f"""(
-                (SELECT it FROM is_short_{{number}})
-                AND (SELECT count(*) FROM met_{{number}}) = {_LIMIT}::bigint + {DEAD_ROWS}
-            )"""
-_MAY_LEASE = " WHERE (SELECT are_open AND (${is_last}::boolean OR NOT is_cut) FROM standing)"
+# A route without a lane has looked at the state of the others' lanes, too; and what comes behind a lane's rows may be
+# before its tasks (O1).
+_MAY_LEASE = f"""
+        WHERE (SELECT are_open FROM standing) AND (${{is_last}}::boolean OR {_LIMIT}::bigint + {DEAD_ROWS} > ALL (
+            SELECT met FROM ({{met}}) AS met WHERE found < {_LIMIT}::bigint
+        ))"""
 _LEASE_BY_LANE = f""",
     leased AS ({_LEASE}),
     gone AS (
-        DELETE FROM $schema.lane_task WHERE ctid = ANY (ARRAY(
-            SELECT place FROM ({{walks}}) AS walk WHERE id = ANY (ARRAY(SELECT id FROM picked)){{dead}}
-        ))
+        DELETE FROM $schema.lane_task WHERE ctid = ANY (ARRAY(SELECT place FROM picked WHERE place IS NOT NULL))
     )
-    SELECT standing.are_open, standing.is_cut, leased.* FROM standing LEFT JOIN leased ON true
+    SELECT standing.are_open, {{met}}, leased.* FROM standing CROSS JOIN {{tables}} LEFT JOIN leased ON true
+"""
+# Rows that a snapshot shows to be dead will never live again. They are passed by if another one is deleting them.
+_PRUNE_HEAD = f"""
+    WITH dead AS MATERIALIZED (
+        SELECT ctid AS place FROM $schema.lane_task WHERE ctid = ANY (ARRAY(
+            SELECT place FROM (
+                SELECT ctid AS place, id, ready_no FROM $schema.lane_task WHERE lane = $1::bigint
+                ORDER BY {ORDER}, ready_no LIMIT $2::bigint
+            ) AS head
+            WHERE (SELECT task.ready_no FROM $schema.task AS task WHERE task.id = head.id AND {IS_READY})
+                IS DISTINCT FROM head.ready_no
+        )) FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM $schema.lane_task WHERE ctid = ANY (ARRAY(SELECT place FROM dead))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The claim over some routes, and what they bind behind the fixed binds. With lanes, one bind more says whether
-    this is the claim's last try, and two columns more tell whether the lanes are OPEN and whether to try again."""
+    """The claim over some routes, and what they bind behind the fixed binds.
+
+    With `lanes`, three columns more come first: whether all of them are OPEN, and, an array each, how many tasks were
+    found by each and how many of its rows were met. If there are other routes as well, one bind more tells whether
+    this is the last try.
+    """
 
     text: str
     binds: tuple[object, ...]
-    has_lanes: bool
+    lanes: tuple[LaneId, ...] = ()
+    takes_last: bool = False
 
 
-def claim(connections: Connections, now: int | None, request: ClaimRequest) -> list[TaskRecord]:
-    """Lease the first READY tasks that match, in claim order over all routes (O1-O4). Raises StaleLanes (N3)."""
-    if not request.routes or request.limit < 1:
+class Claiming:
+    """Claims, and the times at which the heads of lanes were pruned last."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._pruned_at: dict[LaneId, float] = {}
+
+    def claim(self, now: int | None, request: ClaimRequest) -> list[TaskRecord]:
+        """Lease the first READY tasks that match, in claim order over all routes (O1-O4). Raises StaleLanes (N3)."""
+        if not request.routes or request.limit < 1:
+            return []
+        statement = statement_for(request.routes)
+        binds = (request.owner, request.token, now, request.ttl, request.limit, *statement.binds)
+        if statement.lanes:
+            rows = self._by_lanes(statement, binds, request.limit)
+        else:
+            with self._connections.changing() as session:
+                rows = session.rows(statement.text, binds)
+        return sorted(map(read_row, rows), key=attrgetter("order_key"))
+
+    def _by_lanes(self, statement: Statement, binds: tuple[object, ...], limit: int) -> list[Row]:
+        for number in range(TRIES):
+            last = (number == TRIES - 1,) if statement.takes_last else ()
+            with self._connections.changing() as session:
+                rows = session.rows(statement.text, (*binds, *last))
+            are_open, found, met = rows[0][:3]
+            if not are_open:
+                raise StaleLanes
+            leased = [row[3:] for row in rows if row[3] is not None]
+            is_cut = not leased and limit + DEAD_ROWS in met
+            for each in zip(statement.lanes, found, met, strict=True):
+                self._prune(*each, is_cut)
+            if not is_cut:
+                return leased
         return []
-    statement = statement_for(request.routes)
-    binds = (request.owner, request.token, now, request.ttl, request.limit, *statement.binds)
-    with connections.changing() as session:
-        rows = _by_lanes(session, statement, binds) if statement.has_lanes else session.rows(statement.text, binds)
-    return sorted(map(read_row, rows), key=attrgetter("order_key"))
 
-
-def _by_lanes(session: Session, statement: Statement, binds: tuple[object, ...]) -> list[Row]:
-    """What is claimed once no lane is cut off by dead rows: then those were deleted, and nothing was leased, since what
-    comes behind them may be before the tasks of other routes (O1)."""
-    for number in range(TRIES):
-        rows = session.rows(statement.text, (*binds, number == TRIES - 1))
-        are_open, is_cut = rows[0][:2]
-        if not are_open:
-            raise StaleLanes
-        leased = [row[2:] for row in rows if row[2] is not None]
-        if leased or not is_cut:
-            return leased
-    return []
+    def _prune(self, lane: LaneId, found: int, met: int, is_cut: bool) -> None:
+        """Delete the dead ones of the first rows of a lane, if more than a few were passed by. What was claimed is
+        claimed, whatever becomes of this."""
+        now = monotonic()
+        if met - found > found / 2 and (is_cut or now - self._pruned_at.get(lane, 0.0) > PRUNING_PAUSE):
+            self._pruned_at[lane] = now
+            with suppress(StoreError), self._connections.changing() as session:
+                session.run(_PRUNE_HEAD, (lane, met))
 
 
 @lru_cache(maxsize=512)
@@ -153,52 +188,57 @@ def statement_for(routes: tuple[Route, ...]) -> Statement:
     parts = list(_parts(routes))
     text = ",".join(part.fragment.text for part in parts)
     binds = tuple(bind for part in parts for bind in part.fragment.binds)
-    if any(part.is_lane for part in parts):
-        return Statement(f"WITH {text}{_by_lane(parts, len(binds))}", binds, has_lanes=True)
+    lanes = [part for part in parts if part.lane is not None]
+    if lanes:
+        return _with_lanes(parts, lanes, binds)
     if len(parts) > 1:
-        text += "," + _MERGED.format(walks=_union(parts, ORDER), condition="")
-    return Statement(f"WITH {text}{_LEASE}", binds, has_lanes=False)
+        text += "," + _MERGED.format(walks=_union(parts, ORDER), place="", condition="")
+    return Statement(f"WITH {text}{_LEASE}", binds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one route adds to the statement; `first` is the number of its first bind, its queue or its lane."""
+    """What one route adds to the statement, under a name; `first` is the number of its first bind, its queue or its
+    lane."""
 
+    name: str
     number: int
     first: int
-    is_lane: bool
+    lane: LaneId | None
     fragment: Fragment
 
 
 def _parts(routes: tuple[Route, ...]) -> Iterator[_Part]:
     bound = _FIXED_BINDS
     for number, route in enumerate(routes):
+        name = "picked" if len(routes) == 1 else f"walk_{number}"
         if route.lane is not None:
-            fragment = Fragment(_HEAD.format(number=number, lane=bound + 1), (route.lane,))
+            fragment = Fragment(_LANE.format(name=name, number=number, lane=bound + 1), (route.lane,))
         else:
-            name = "picked" if len(routes) == 1 else f"walk_{number}"
             condition = WRITER.render(route.predicate, bound + 1)
             text = _WALK.format(name=name, queue=bound + 1, condition=condition.text)
             fragment = Fragment(text, (route.queue, *condition.binds))
-        yield _Part(number, bound + 1, route.lane is not None, fragment)
+        yield _Part(name, number, bound + 1, route.lane, fragment)
         bound += len(fragment.binds)
 
 
-def _by_lane(parts: Sequence[_Part], bound: int) -> str:
-    """What follows the parts when there are lanes among them."""
-    lanes = [part for part in parts if part.is_lane]
-    standing = _STANDING.format(
-        lanes=", ".join(f"${part.first}::bigint" for part in lanes),
-        count=len(lanes),
-        is_cut=" OR ".join(_IS_CUT.format(number=part.number) for part in lanes),
-    )
-    may_lease = _MAY_LEASE.format(is_last=_FIXED_BINDS + bound + 1)
-    dead = "".join(f" UNION ALL SELECT place FROM dead_{part.number}" for part in lanes)
-    return (
-        f",{standing},{_MERGED.format(walks=_union(parts, ORDER), condition=may_lease)}"
-        f"{_LEASE_BY_LANE.format(walks=_union(lanes, 'place, id'), dead=dead)}"
-    )
+def _with_lanes(parts: Sequence[_Part], lanes: Sequence[_Part], binds: tuple[object, ...]) -> Statement:
+    standing = _STANDING.format(lanes=", ".join(f"${part.first}::bigint" for part in lanes), count=len(lanes))
+    texts = [standing, *(part.fragment.text for part in parts)]
+    tables = [f"met_{part.number}" for part in lanes]
+    if len(parts) > 1:
+        may_lease = _MAY_LEASE.format(
+            is_last=_FIXED_BINDS + len(binds) + 1, met=" UNION ALL ".join(f"SELECT * FROM {table}" for table in tables)
+        )
+        walks = " UNION ALL ".join(
+            f"SELECT {ORDER}, {'NULL::tid AS place' if part.lane is None else 'place'} FROM {part.name}"
+            for part in parts
+        )
+        texts.append(_MERGED.format(walks=walks, place=", place", condition=may_lease))
+    met = ", ".join(f"ARRAY[{', '.join(f'{table}.{each}' for table in tables)}]" for each in ("found", "met"))
+    text = f"WITH {','.join(texts)}{_LEASE_BY_LANE.format(met=met, tables=' CROSS JOIN '.join(tables))}"
+    return Statement(text, binds, tuple(part.lane for part in lanes if part.lane is not None), len(parts) > 1)
 
 
 def _union(parts: Sequence[_Part], columns: str) -> str:
-    return " UNION ALL ".join(f"SELECT {columns} FROM walk_{part.number}" for part in parts)
+    return " UNION ALL ".join(f"SELECT {columns} FROM {part.name}" for part in parts)

@@ -19,7 +19,8 @@ from wiggle_core.stores.store import (
 )
 from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRecord
 from wiggle_store_postgres import changes as leasing
-from wiggle_store_postgres import claims, documents, enqueueing, explaining, questions, schema
+from wiggle_store_postgres import documents, enqueueing, explaining, questions, schema
+from wiggle_store_postgres.claims import Claiming
 from wiggle_store_postgres.connections import Connections
 from wiggle_store_postgres.enlisting import Enlisting
 from wiggle_store_postgres.lanes import PostgresLanes
@@ -46,6 +47,7 @@ class PostgresStore:
         self._place = place
         self._connections = Connections(place)
         self._enlisting = Enlisting(self._connections)
+        self._claiming = Claiming(self._connections)
         self._lanes = PostgresLanes(self._connections, self._injected)
         self._clock = clock
         self._estimate = EstimatedClock(lambda: questions.now(self._connections))
@@ -96,7 +98,7 @@ class PostgresStore:
         return enqueueing.enqueue(self._connections, tasks, placed)
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
-        return claims.claim(self._connections, self._injected(), request)
+        return self._claiming.claim(self._injected(), request)
 
     def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
         return leasing.extend(self._connections, self._injected(), leases, ttl)

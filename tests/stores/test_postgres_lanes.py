@@ -24,6 +24,7 @@ from wiggle_core.errors import PermanentStoreError, StaleLanes
 from wiggle_core.stores.lanes import Lane, LaneRow, LaneState, Placed
 from wiggle_core.stores.store import Change, Finish, GiveBack, Promote, Revive, Route
 from wiggle_core.tasks.task import State, TaskRecord
+from wiggle_store_postgres import claims
 from wiggle_store_postgres.claims import DEAD_ROWS
 from wiggle_store_postgres.connections import Session
 from wiggle_store_postgres.enqueueing import COPY_FROM
@@ -259,6 +260,13 @@ def _waits_for_advisory_lock(connection: psycopg.Connection[tuple[object, ...]],
     return bool(connection.execute(asked, (role,)).fetchall())
 
 
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each claim that meets dead rows deletes them, however soon it comes behind another one."""
+    monkeypatch.setattr(claims, "PRUNING_PAUSE", -1.0)
+
+
+@pytest.mark.usefixtures("eager")
 def test_a_claim_deletes_what_it_leased_and_what_was_dead_before(laned: Laned) -> None:
     """N1: the rows of tasks that a claim leased are gone with it, and the dead ones that it passed by; rows behind the
     last one are left, and so are the rows of other lanes."""
@@ -274,6 +282,21 @@ def test_a_claim_deletes_what_it_leased_and_what_was_dead_before(laned: Laned) -
     assert laned.size(other) == 0
 
 
+def test_dead_rows_are_deleted_now_and_then(laned: Laned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N1, N4: a claim that passes by more than a few dead rows deletes them, once in a while; one that passes by few
+    lets them be."""
+    (lane,) = laned.open(region == "eu")
+    laned.enqueue(eu_tasks(60))
+    claim(laned.store, route(TRUE), limit=5)
+    claim(laned.store, by_lane(lane), limit=10)
+    assert laned.size(lane) == 50
+    with recorded(monkeypatch) as sent:
+        for _ in range(3):
+            claim(laned.store, route(TRUE), limit=6)
+            claim(laned.store, by_lane(lane), limit=10)
+    assert [statement for statement, _ in sent].count(claims._PRUNE_HEAD) == 1
+
+
 def test_rows_that_others_hold_are_neither_claimed_nor_deleted(laned: Laned, url: str) -> None:
     """N1, O4: a row whose task is locked is not dead: it is there when the lock is gone without a change."""
     (lane,) = laned.open(region == "eu")
@@ -284,6 +307,7 @@ def test_rows_that_others_hold_are_neither_claimed_nor_deleted(laned: Laned, url
     assert ids(claim(laned.store, by_lane(lane))) == ["t0000", "t0001", "t0002"]
 
 
+@pytest.mark.usefixtures("eager")
 def test_dead_rows_without_end_hide_nothing(laned: Laned) -> None:
     """N1, N4, O1: however many dead rows lie before the live ones, a claim finds these, in order with those of other
     routes, and reads no more than so many at once."""
