@@ -1,7 +1,8 @@
-"""`wiggle store-contract`: what a store has to keep, as the checks of the conformance kit say it."""
+"""`wiggle store-contract`: what a store has to keep, as the checks of the kit say it, and what lanes ask of it."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from wiggle_core.cli.failures import InputError
@@ -15,13 +16,16 @@ _NEEDED = ("pytest", "hypothesis")
 
 
 def store_contract(as_json: JsonOption = False) -> None:
-    """Print what a store has to keep: every check of the conformance kit, under each rule that it proves."""
+    """Print what a store has to keep: every check of the conformance kit, under each rule that it proves; and the
+    methods of lanes, for a store that has them."""
     contract = _read()
     if as_json:
         print_json(_as_object(contract))
         return
     for title, rows in _tables(contract).items():
         print_table(("rule", "promise", "check"), rows, title)
+    methods = [(each.name, each.promise, each.signature) for each in contract.lanes]
+    print_table(("method", "promise", "call"), methods, "The `Lanes` protocol, for a store whose `lanes` is not None")
     unnamed = ", ".join(contract.unnamed()) or "none"
     print_line(f"{len(contract.checks)} checks; rules that none of them names: {unnamed}")
 
@@ -42,7 +46,7 @@ def _as_object(contract: Contract) -> dict[str, object]:
         rule: [{"check": check.name, "promise": check.promise} for check in checks]
         for rule, checks in contract.by_rule().items()
     }
-    return {"rules": rules, "unnamed": contract.unnamed()}
+    return {"rules": rules, "unnamed": contract.unnamed(), "lanes": [asdict(each) for each in contract.lanes]}
 
 
 def _tables(contract: Contract) -> dict[str, list[tuple[str, str, str]]]:

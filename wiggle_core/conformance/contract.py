@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from wiggle_core.stores.lanes import Lanes
+
 FAMILIES = {
     "C": ("Criteria", 8),
     "A": ("Attributes", 3),
@@ -32,10 +34,20 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Method:
+    """A method of the `Lanes` protocol: how it is called, and what it promises."""
+
+    name: str
+    signature: str
+    promise: str
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
-    """The checks that a star-import of the kit brings."""
+    """The checks that a star-import of the kit brings, and what a store with lanes has beside its own methods."""
 
     checks: tuple[Check, ...]
+    lanes: tuple[Method, ...] = ()
 
     def by_rule(self) -> dict[str, list[Check]]:
         """The checks under each rule that they name, in the contract's order."""
@@ -56,14 +68,26 @@ def read_contract() -> Contract:
     from wiggle_core import conformance  # noqa: PLC0415  # which imports this module
 
     names = [name for name in conformance.__all__ if name.startswith("test_")]
-    return Contract(tuple(read_check(getattr(conformance, name)) for name in names))
+    return Contract(tuple(read_check(getattr(conformance, name)) for name in names), _read_lanes())
+
+
+def _read_lanes() -> tuple[Method, ...]:
+    methods = {name: method for name, method in vars(Lanes).items() if not name.startswith("_") and callable(method)}
+    return tuple(
+        Method(
+            name,
+            str(inspect.signature(method)).replace("self, ", "").replace("'", ""),
+            _one_line(inspect.getdoc(method)),
+        )
+        for name, method in methods.items()
+    )
 
 
 def read_check(check: Callable[..., object]) -> Check:
     """What a check's docstring says: `L1, O4: ...`, `C1-C8: ...`, `Section 6, C4: ...`. No colon, no rules."""
     head, colon, promise = (inspect.getdoc(check) or "").partition(":")
     rules = tuple(rule for found in _SPAN.finditer(head) for rule in _expand(found)) if colon else ()
-    return Check(check.__name__, rules, " ".join(promise.split()))
+    return Check(check.__name__, rules, _one_line(promise))
 
 
 def add_keywords(check: Callable[..., object]) -> None:
@@ -72,6 +96,10 @@ def add_keywords(check: Callable[..., object]) -> None:
     An expression of `-k` also meets the names of a function's attributes.
     """
     vars(check).update(dict.fromkeys((check.__module__.rpartition(".")[2], *read_check(check).rules), True))
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def family(rule: str) -> str:

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 import wiggle_core.conformance as kit
 from wiggle_core.conformance.contract import RULES, Contract, add_keywords, read_check
+from wiggle_core.stores.lanes import Lanes
 from wiggle_core.stores.store import Store, StorePlugin
 
 from .conftest import Wiggle
@@ -66,6 +68,7 @@ def test_its_store_has_the_methods_of_the_protocol() -> None:
     """Section 6: each method of the protocol is there with the same signature, and says what it has to do."""
     store = importlib.import_module(f"{MODULE}.store").ShelfStore
     assert {name for name in vars(store) if not name.startswith("_")} == set(MEMBERS)
+    assert store(make_url("shelf:///x")).lanes is None
     for name in set(MEMBERS) - {"capabilities", "lanes"}:
         assert inspect.signature(getattr(store, name)) == inspect.signature(getattr(Store, name)), name
         source = inspect.getsource(getattr(store, name))
@@ -140,6 +143,15 @@ def test_the_contract_is_printed_from_the_kit(wiggle: Wiggle) -> None:
     assert list(told["rules"])[:3] == ["C1", "C2", "C3"]
     proofs = {proof["check"]: proof["promise"] for proof in told["rules"]["L2"]}
     assert proofs["test_expiry_needs_the_token"].startswith("an expiry that names an earlier lease")
+
+
+def test_the_contract_names_what_lanes_take(wiggle: Wiggle) -> None:
+    """Section 7: every method of the `Lanes` protocol is told with its promise and how it is called."""
+    told = {each["name"]: each for each in wiggle("store-contract", "--json").json["lanes"]}
+    assert set(told) == {name for name in vars(Lanes) if not name.startswith("_")}
+    assert told["drained"]["signature"] == "(epoch: int, timeout: float) -> bool"
+    assert told["finish"]["promise"] == "Those of these lanes that are FILLING are OPEN from now on."
+    assert "The `Lanes` protocol" in wiggle("store-contract").out
 
 
 def test_the_contract_is_shown_to_people(wiggle: Wiggle) -> None:
