@@ -1,9 +1,10 @@
 """`python -m benchmarks.concurrency --store URL`: many claiming processes against one, and what limits them.
 
-Each run has a scratch store of its own, filled beforehand. The claimers are processes that claim for some seconds and
-settle nothing, so that at the end every task claimed is RUNNING: fewer of these than were claimed means that one was
-claimed twice, more means that one was leased to nobody. CPU time is that of the claimers in these seconds, and that of
-the server when it runs on this machine; PostgreSQL is asked ten times a second what its sessions wait for.
+Each run has a scratch store of its own, filled beforehand. The claimers, each a process or, with `--processes`, a
+thread of one of a few, claim for some seconds and settle nothing, so that at the end every task claimed is RUNNING:
+fewer of these than were claimed means that one was claimed twice, more means that one was leased to nobody. CPU time is
+that of the claimers in these seconds, and that of the server when it runs on this machine; PostgreSQL is asked ten
+times a second what its sessions wait for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -66,6 +68,8 @@ class Scenario:
     limits: Sequence[int] = (1, 10, 100)
     seconds: float = 3.0
     repeats: int = 5
+    processes: int | None = None
+    """How many at most; the claimers are their threads. As many as claimers by default."""
 
 
 def run(report: Report, url: str, scenario: Scenario) -> None:
@@ -76,7 +80,7 @@ def run(report: Report, url: str, scenario: Scenario) -> None:
         runs: dict[int, list[Figures]] = {number: [] for number in scenario.claimers}
         for repeat in range(scenario.repeats):
             for number in list(scenario.claimers)[:: 1 if repeat % 2 == 0 else -1]:
-                runs[number].append(_measure(report, url, number, limit, scenario.seconds))
+                runs[number].append(_measure(report, url, number, limit, scenario))
         for number in scenario.claimers:
             _tell(report, f"limit {limit}, {number} claimers", runs[number])
         if most > fewest:
@@ -110,9 +114,13 @@ def _tell(report: Report, name: str, runs: Sequence[Figures]) -> None:
         report.note(f"{empty} claims came back empty though tasks were there")
 
 
-def _measure(report: Report, url: str, number: int, limit: int, seconds: float) -> Figures:
+def _measure(report: Report, url: str, number: int, limit: int, scenario: Scenario) -> Figures:
+    seconds, processes = scenario.seconds, min(number, scenario.processes or number)
+    threads = [len(range(each, number, processes)) for each in range(processes)]
     with _filled(url, round(seconds * min(_TASKS_A_SECOND, 9_000 * limit))) as (store, scratch_url):
-        children = [start("concurrency", "--claim", scratch_url, "--limits", limit) for _ in range(number)]
+        children = [
+            start("concurrency", "--claim", scratch_url, "--limits", limit, "--claimers", share) for share in threads
+        ]
         try:
             for child in children:
                 assert child.stdout is not None
@@ -261,25 +269,34 @@ def _cpu(process: int) -> float:
 # A claimer
 
 
-def claim(url: str, limit: int) -> None:
+def claim(url: str, limit: int, threads: int) -> None:
     """Claim in the time that the document says, and print what came of it."""
-    named = make_url(url).update_query_dict({"application_name": _application(url)})
-    store = open_store(named.render_as_string(hide_password=False))
-    criteria, owner = [QueueCriteria(QUEUE)], f"claimer-{os.getpid()}"
-    with Engine(Replaying(store)) as engine:
-        engine.claim(owner, [QueueCriteria("nothing")], limit=limit)
+    options = {"application_name": _application(url), "pool_size": str(threads)}
+    store = open_store(make_url(url).update_query_dict(options).render_as_string(hide_password=False))
+    with Engine(Replaying(store)) as engine, ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda _: engine.claim("claimer", [QueueCriteria("nothing")], limit=limit), range(threads)))
         print("ready", flush=True)
         when = _awaited(store, "begin")
         time.sleep(max(0.0, when["begin"] - time.time()))
-        milliseconds, tasks, empty, cpu = [], 0, 0, time.process_time()
-        while time.time() < when["end"]:
-            started = time.perf_counter()
-            got = len(engine.claim(owner, criteria, limit=limit, lease=_LEASE))
-            milliseconds.append(round((time.perf_counter() - started) * 1000, 3))
-            tasks, empty = tasks + got, empty + (got == 0)
+        cpu = time.process_time()
+        claiming = [pool.submit(_claim_until, engine, limit, when["end"]) for _ in range(threads)]
+        taken = [each for claimed in claiming for each in claimed.result()]
         cpu = time.process_time() - cpu
         _awaited(store, "leave")  # until then the server's processes can be looked at
-    print(json.dumps({"tasks": tasks, "empty": empty, "cpu": cpu, "milliseconds": milliseconds}), flush=True)
+    tasks, milliseconds = [got for got, _ in taken], [each for _, each in taken]
+    print(
+        json.dumps({"tasks": sum(tasks), "empty": tasks.count(0), "cpu": cpu, "milliseconds": milliseconds}), flush=True
+    )
+
+
+def _claim_until(engine: Engine, limit: int, end: float) -> list[tuple[int, float]]:
+    """How many tasks each claim got, and its milliseconds."""
+    criteria, taken = [QueueCriteria(QUEUE)], []
+    while time.time() < end:
+        started = time.perf_counter()
+        got = len(engine.claim("claimer", criteria, limit=limit, lease=_LEASE))
+        taken.append((got, round((time.perf_counter() - started) * 1000, 3)))
+    return taken
 
 
 def _awaited(store: Store, signal: str) -> Any:  # Any: whatever JSON
@@ -295,17 +312,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whose.add_argument("--store", metavar="URL", help="the database to measure in, in schemas of its own")
     whose.add_argument("--claim", metavar="URL", help=argparse.SUPPRESS)
     usual = Scenario()
-    parser.add_argument("--claimers", type=_numbers, default=usual.claimers, metavar="N,N", help="processes (1,16)")
+    parser.add_argument("--claimers", type=_numbers, default=usual.claimers, metavar="N,N", help="how many (1,16)")
     parser.add_argument("--limits", type=_numbers, default=usual.limits, metavar="N,N", help="of claims (1,10,100)")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="of one run (3)")
     parser.add_argument("--repeats", type=int, default=usual.repeats, help="of each run (5)")
+    parser.add_argument("--processes", type=int, metavar="N", help="the claimers are threads of N processes at most")
     given = parser.parse_args(arguments)
     if given.claim:
-        claim(given.claim, given.limits[0])
+        claim(given.claim, given.limits[0], given.claimers[0])
         return 0
     report = Report("concurrency", sys.stdout)
     report.machine()
-    run(report, given.store, Scenario(given.claimers, given.limits, given.seconds, given.repeats))
+    run(report, given.store, Scenario(given.claimers, given.limits, given.seconds, given.repeats, given.processes))
     return report.verdict()
 
 
