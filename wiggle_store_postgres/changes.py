@@ -29,7 +29,7 @@ from wiggle_core.stores.store import (
 from wiggle_core.tasks.keys import encode_attributes
 from wiggle_core.tasks.task import Lease, State, TaskId
 from wiggle_store_postgres.connections import Connections, Session
-from wiggle_store_postgres.epochs import held_epoch, lane_array, require_held
+from wiggle_store_postgres.epochs import hold_epoch, lane_array, require_current
 from wiggle_store_postgres.moment import moment
 from wiggle_store_postgres.rows import LANE_ROW
 
@@ -44,15 +44,15 @@ _PlacedChange: TypeAlias = tuple[Change, Sequence[LaneId]]
 # planner may prefer the index of another column to the ids, and read every RUNNING task for a few settlements. The
 # order is that of an expression, since by the bare id it may be had from a walk through the whole primary key.
 _HELD = """
-    WITH moment AS MATERIALIZED (SELECT {moment} AS now){epoch},
+    WITH moment AS MATERIALIZED (SELECT {moment} AS now),
     change AS MATERIALIZED (
         SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS state, value ->> 3 AS result,
-            value ->> 4 AS error, (value ->> 5)::bigint AS delay, (value ->> 6)::jsonb AS attributes{lanes}
-        FROM json_array_elements($1::json) AS value{condition}
+            value ->> 4 AS error, (value ->> 5)::bigint AS delay, (value ->> 6)::jsonb AS attributes{placing}
+        FROM json_array_elements($1::json) AS value
     ),
     held AS MATERIALIZED (
         SELECT change.*, {present}
-        FROM change JOIN $schema.{table} AS {table} ON {table}.id = change.id
+        FROM change JOIN $schema.{table} AS {table} ON {table}.id = change.id{condition}
         ORDER BY (change.id || '') COLLATE "C" FOR UPDATE OF {table}
     )"""
 _OF_TASK = "task.state AS present_state, task.token AS present_token, task.lease_until, task.ready_at"
@@ -78,32 +78,27 @@ _UPDATE = """
     RETURNING task.id, task.token
 """
 # What makes tasks READY goes by the epoch, and puts each into its lanes.
-_UPDATE_READY = """,
-    ready AS (
-        UPDATE $schema.task AS task SET {values}, reserved_at = NULL, ready_no = (SELECT ready_no FROM epoch)
-        FROM held, moment WHERE task.id = held.id AND {guard}
-        RETURNING task.id, task.token, task.state, task.priority, task.created_at, task.ready_at, task.ready_no,
-            held.lanes
-    )"""
+_PLACING = f", (value ->> 7)::bigint[] AS lanes, {hold_epoch('$3')} AS ready_no"
+_IS_PLACED = " AND change.ready_no IS NOT NULL"
+_UPDATE_READY = """
+    UPDATE $schema.task AS task SET {values}, reserved_at = NULL, ready_no = held.ready_no
+    FROM held, moment WHERE task.id = held.id AND {guard}
+    RETURNING task.id, task.token
+"""
 _REVIVE = f""",
     gone AS (
         DELETE FROM $schema.history AS history USING held, moment WHERE history.id = held.id AND {{guard}}
-        RETURNING {", ".join(f"history.{column}" for column in _UNCHANGED.split(", "))}, moment.now AS ready_at,
-            held.attributes, 1 AS attempt, 'READY' AS state, (SELECT ready_no FROM epoch) AS ready_no, held.lanes
-    ),
-    revived AS (
-        INSERT INTO $schema.task ({_UNCHANGED}, ready_at, attributes, attempt, state, ready_no)
-        SELECT {_UNCHANGED}, ready_at, attributes, attempt, state, ready_no FROM gone RETURNING id
-    ),
-    ready AS (SELECT gone.* FROM gone JOIN revived USING (id))"""
+        RETURNING {", ".join(f"history.{column}" for column in _UNCHANGED.split(", "))}, moment.now, held.attributes,
+            held.ready_no, held.lanes
+    )"""
+_INSERT_AGAIN = f"""
+    INSERT INTO $schema.task ({_UNCHANGED}, ready_at, attributes, ready_no, attempt, state)
+    SELECT {_UNCHANGED}, now, attributes, ready_no, 1, 'READY' FROM gone RETURNING id, token
+"""
 _ENTERED = f""",
     entered AS (
-        INSERT INTO $schema.lane_task ({LANE_ROW})
-        SELECT {LANE_ROW} FROM ready, unnest(lanes) AS lane WHERE state = 'READY' ON CONFLICT DO NOTHING
+        INSERT INTO $schema.lane_task ({LANE_ROW}) SELECT {{row}} FROM {{ready}} ON CONFLICT DO NOTHING
     )"""
-_READY = """
-    SELECT epoch.ready_no, ready.id, ready.token FROM epoch LEFT JOIN ready ON true
-"""
 _LOCK = """
     SELECT task.id FROM (SELECT DISTINCT value AS id FROM json_array_elements_text($1::json) AS value) AS named
     JOIN $schema.task AS task ON task.id = named.id
@@ -126,15 +121,13 @@ _BACK = {"state": "'READY'", "attributes": "held.attributes", "owner": "NULL", "
 _NOW_READY = {"state": "'READY'", "ready_at": "moment.now", "attributes": "held.attributes"}
 
 
-_EPOCH = {
-    "epoch": f",\n    {held_epoch('$3')}",
-    "lanes": ", (value ->> 7)::bigint[] AS lanes",
-    "condition": " WHERE (SELECT ready_no FROM epoch) IS NOT NULL",
-}
-_NO_EPOCH = dict.fromkeys(_EPOCH, "")
-_CHOSEN = _HELD.format(moment=moment("$2"), present=_OF_TASK, table="task", **_NO_EPOCH)
-_CHOSEN_TO_BE_READY = _HELD.format(moment=moment("$2"), present=_OF_TASK, table="task", **_EPOCH)
-_CHOSEN_FROM_HISTORY = _HELD.format(moment=moment("$2"), present=_OF_HISTORY, table="history", **_EPOCH)
+_CHOSEN = _HELD.format(moment=moment("$2"), present=_OF_TASK, table="task", placing="", condition="")
+_CHOSEN_TO_BE_READY = _HELD.format(
+    moment=moment("$2"), present=_OF_TASK, table="task", placing=_PLACING, condition=_IS_PLACED
+)
+_CHOSEN_FROM_HISTORY = _HELD.format(
+    moment=moment("$2"), present=_OF_HISTORY, table="history", placing=_PLACING, condition=_IS_PLACED
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +150,21 @@ def _settle(error: str, guard: str) -> _Statement:
 
 def _update_ready(new: dict[str, str], guard: str) -> _Statement:
     """The statement that gives some columns new values, after which tasks may be READY."""
-    return _ready(_CHOSEN_TO_BE_READY + _UPDATE_READY.format(values=_values(new), guard=guard))
+    update = _UPDATE_READY.format(values=_values(new), guard=guard)
+    entered = _ENTERED.format(
+        row="lane, priority, created_at, ready_at, id, ready_no",
+        ready="changed, unnest(lanes) AS lane WHERE state = 'READY'",
+    )
+    columns = "task.state, task.priority, task.created_at, task.ready_at, task.ready_no, held.lanes"
+    with_lanes = f",\n    changed AS ({update}, {columns}){entered} SELECT id, token FROM changed"
+    return _Statement(_CHOSEN_TO_BE_READY + update, _CHOSEN_TO_BE_READY + with_lanes)
 
 
-def _ready(text: str) -> _Statement:
-    return _Statement(text + _READY, text + _ENTERED + _READY)
+def _revive(guard: str) -> _Statement:
+    """The statement that makes tasks of history READY."""
+    revived = _CHOSEN_FROM_HISTORY + _REVIVE.format(guard=guard)
+    entered = _ENTERED.format(row="lane, priority, created_at, now, id, ready_no", ready="gone, unnest(lanes) AS lane")
+    return _Statement(revived + _INSERT_AGAIN, revived + entered + _INSERT_AGAIN)
 
 
 _FINISH = _settle("held.error", _IS_LEASED)
@@ -171,7 +174,7 @@ _REQUEUE = _update_ready(_AGAIN, _IS_LEASED)
 _TAKE_BACK = _update_ready(_AGAIN, _RAN_OUT)
 _GIVE_BACK = _update_ready(_BACK, _IS_LEASED)
 _PROMOTE = _update_ready(_NOW_READY, "held.present_state = 'SCHEDULED' AND held.ready_at <= moment.now")
-_BRING_BACK = _ready(_CHOSEN_FROM_HISTORY + _REVIVE.format(guard="held.present_state IN ('FAILED', 'CANCELLED')"))
+_BRING_BACK = _revive("held.present_state IN ('FAILED', 'CANCELLED')")
 _EXTEND = _CHOSEN + _UPDATE.format(
     values=_values({"lease_until": "moment.now + held.delay"}),
     guard=_IS_LEASED,
@@ -240,16 +243,16 @@ def _planned(change: Change, lanes: str | None) -> tuple[_Statement, Item]:
 def _carry_out(
     session: Session, statement: _Statement, items: list[Item], now: int | None, epoch: int | None
 ) -> Iterator[TaskId]:
-    """Send a statement; the ids of the tasks that it changed."""
-    text, binds = statement.text, [json.dumps(items, ensure_ascii=False), now]
+    """Send a statement; the ids of the tasks that it changed. Raises StaleLanes (N3)."""
+    given = json.dumps(items, ensure_ascii=False)
     if statement.text_with_lanes is None:
-        yield from (task_id for task_id, _ in session.rows(text, binds))
-        return
-    if any(item[_LANES] for item in items):
-        text = statement.text_with_lanes
-    rows = session.rows(text, [*binds, epoch])
-    require_held(rows)
-    yield from (task_id for _, task_id, _ in rows if task_id is not None)
+        changed = session.rows(statement.text, (given, now))
+    else:
+        has_lanes = any(item[_LANES] for item in items)
+        changed = session.rows(statement.text_with_lanes if has_lanes else statement.text, (given, now, epoch))
+        if not changed:
+            require_current(session, epoch)
+    yield from (task_id for task_id, _ in changed)
 
 
 def extend(connections: Connections, now: int | None, leases: Sequence[Lease], ttl: int) -> set[Lease]:

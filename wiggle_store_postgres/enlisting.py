@@ -20,7 +20,7 @@ from sqlalchemy.exc import InvalidRequestError
 
 from wiggle_core.errors import EnlistRejected, PermanentStoreError, StoreError, TransientStoreError
 from wiggle_core.stores.sql.rows import INSERTED, inserted_values
-from wiggle_core.tasks.task import State, TaskRecord
+from wiggle_core.tasks.task import State, TaskId, TaskRecord
 from wiggle_store_postgres.connections import Connection, Connections, in_schema
 from wiggle_store_postgres.errors import DRIVER_ERRORS, DriverError, translate
 from wiggle_store_postgres.place import Place
@@ -46,7 +46,7 @@ _NOW = """
 """
 _VALUES = ", ".join(f"coalesce(ready_at, {_NOW})" if name == "ready_at" else f"given.{name}" for name in INSERTED)
 _INSERT = f"""
-    WITH given AS MATERIALIZED (
+    WITH given AS (
         SELECT {_FIELDS}, value OPERATOR(pg_catalog.->>) {len(INSERTED)} AS body
         FROM pg_catalog.json_array_elements($1::pg_catalog.json) AS value
     ),
@@ -99,9 +99,12 @@ class Enlisting:
 
 
 def _rows(tasks: Sequence[TaskRecord]) -> Iterator[list[object]]:
-    """What is inserted, in id order (L7), of two alike the first one. A task that is due gets its time from the
-    statement: a clock of ours might be ahead, and the task would wait."""
-    for task in sorted({task.id: task for task in reversed(tasks)}.values(), key=lambda task: task.id):
+    """What is inserted, of two alike the first one. A task that is due gets its time from the statement: a clock of
+    ours might be ahead, and the task would wait."""
+    first: dict[TaskId, TaskRecord] = {}
+    for task in tasks:
+        first.setdefault(task.id, task)
+    for task in first.values():
         values = dict(zip(INSERTED, inserted_values(task), strict=True))
         due = {} if task.state is State.SCHEDULED else {"ready_at": None}
         yield [*(values | {"state": State.SCHEDULED.value} | due).values(), task.payload]

@@ -1,33 +1,33 @@
-"""The epoch of lanes in statements that make tasks READY (N3): held, and asked, in the statement's own round trip."""
+"""The epoch of lanes in statements that make tasks READY (N3): held, and asked, in the statement's own round trip.
+
+Such a statement calls `hold_epoch` once, with the epoch that its tasks were placed by, or NULL when none becomes READY.
+What it answers is their `ready_no`; NULL says that they were placed by lanes which have changed since, and then the
+statement must do nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from wiggle_core.errors import StaleLanes
 from wiggle_core.stores.lanes import LaneId
-from wiggle_store_postgres.connections import Row
-
-
-def held_epoch(placeholder: str) -> str:
-    """The part `epoch` of a statement: its `ready_no` is for the tasks that become READY, NULL when their placing is
-    stale. What is bound is the epoch that they were placed by, None when none becomes READY.
-
-    All that the statement writes must depend on it, and its answer must have a row whatever it says.
-    """
-    return f"""epoch AS MATERIALIZED (
-        SELECT CASE WHEN {placeholder}::bigint IS NULL THEN 0 ELSE $schema.hold_epoch({placeholder}::bigint) END
-            AS ready_no
-    )"""
-
+from wiggle_store_postgres.connections import Session
 
 EPOCH_LOCK = "hashtextextended('wiggle lanes $schema', {})"
 """The key of the lock on an epoch, as the function `hold_epoch` has it."""
 
+_EPOCH = "SELECT epoch FROM $schema.lane_epoch"
 
-def require_held(rows: Iterable[Row]) -> None:
-    """Raise StaleLanes if the first column of an answer, `ready_no`, says so."""
-    if any(row[0] is None for row in rows):
+
+def hold_epoch(placeholder: str) -> str:
+    """The call. A sub-select without a FROM is evaluated once, however many rows use it."""
+    return f"(SELECT $schema.hold_epoch({placeholder}::bigint))"
+
+
+def require_current(session: Session, epoch: int | None) -> None:
+    """Raise StaleLanes if the epoch is over. For a statement that touched no row: it may have had nothing to do, or
+    may have found this. Epochs only grow, so one that is not over now was not over then."""
+    if epoch is not None and session.rows(_EPOCH) != [(epoch,)]:
         raise StaleLanes
 
 

@@ -7,14 +7,21 @@ from wiggle_core.stores.sql.rows import INSERTED
 
 _SHARED = (
     "{t}.id, {t}.queue, {t}.step, {t}.created_at, {t}.ready_at, {t}.state, "
-    "(SELECT payload.body FROM $schema.payload WHERE payload.id = {t}.id), {t}.attributes::text, {t}.priority, "
+    "{body}, {t}.attributes::text, {t}.priority, "
     "{t}.attempt, {t}.workflow, {t}.version, {t}.node, {t}.kind, {t}.correlation_id, {t}.instance_id, {t}.retry, "
     "{t}.owner, {t}.token, {t}.lease_until, "
 )
-TASK_COLUMNS = _SHARED.format(t="task") + "NULL::bigint, NULL::text, task.error"
+_BODY = "(SELECT payload.body FROM $schema.payload WHERE payload.id = {t}.id)"
+_NOT_SETTLED = "NULL::bigint, NULL::text, task.error"
+TASK_COLUMNS = _SHARED.format(t="task", body=_BODY.format(t="task")) + _NOT_SETTLED
 """What `read_row` reads, selected from `task`."""
 
-HISTORY_COLUMNS = _SHARED.format(t="history") + "history.finished_at, history.result, history.error"
+BARE_TASK_COLUMNS = _SHARED.format(t="task", body="'null'::text AS body") + _NOT_SETTLED
+"""Likewise, with the payload left out."""
+
+HISTORY_COLUMNS = (
+    _SHARED.format(t="history", body=_BODY.format(t="history")) + "history.finished_at, history.result, history.error"
+)
 """What `read_row` reads, selected from `history`."""
 
 _TYPES = {

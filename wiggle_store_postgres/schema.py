@@ -9,6 +9,7 @@ from itertools import islice
 from wiggle_core.errors import PermanentStoreError, SchemaError
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
 from wiggle_core.tasks.retry import RetryPolicy
+from wiggle_store_postgres import lane_rows
 from wiggle_store_postgres.connections import Connections, Session, connect
 from wiggle_store_postgres.errors import DRIVER_ERRORS, translate
 from wiggle_store_postgres.moment import moment
@@ -144,6 +145,7 @@ def audit(connections: Connections) -> list[str]:
     with connections.transaction() as session:
         session.run("SET LOCAL statement_timeout = 0")
         session.run("SET LOCAL enable_seqscan = on")
+        session.run("SET LOCAL enable_sort = on")
         found = _altered_objects(session, connections.place)
         return found or _contradictions(session)
 
@@ -168,7 +170,7 @@ def _contradictions(session: Session) -> list[str]:
     found += _unreadable_policies(session, "task", "has a retry policy that cannot be read")
     found += _unreadable_policies(session, "history", "is in history with a retry policy that cannot be read")
     ((orphans,),) = session.rows(_ORPHANS)
-    return found + ([f"{orphans} payloads belong to no task"] if orphans else [])
+    return found + ([f"{orphans} payloads belong to no task"] if orphans else []) + lane_rows.audit(session, _SHOWN)
 
 
 def _unreadable_policies(session: Session, table: str, message: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from wiggle_core.stores.lanes import NO_LANES, Lanes, Placed
+from wiggle_core.stores.lanes import NO_LANES, Placed
 from wiggle_core.stores.store import (
     Capabilities,
     Change,
@@ -22,6 +22,7 @@ from wiggle_store_postgres import changes as leasing
 from wiggle_store_postgres import claims, documents, enqueueing, explaining, questions, schema
 from wiggle_store_postgres.connections import Connections
 from wiggle_store_postgres.enlisting import Enlisting
+from wiggle_store_postgres.lanes import PostgresLanes
 from wiggle_store_postgres.moment import EstimatedClock
 from wiggle_store_postgres.notifying import PostgresLine
 from wiggle_store_postgres.place import Place
@@ -45,6 +46,7 @@ class PostgresStore:
         self._place = place
         self._connections = Connections(place)
         self._enlisting = Enlisting(self._connections)
+        self._lanes = PostgresLanes(self._connections, self._injected)
         self._clock = clock
         self._estimate = EstimatedClock(lambda: questions.now(self._connections))
         self._is_scratch = is_scratch
@@ -56,8 +58,8 @@ class PostgresStore:
         return CAPABILITIES
 
     @property
-    def lanes(self) -> Lanes | None:
-        return None
+    def lanes(self) -> PostgresLanes:
+        return self._lanes
 
     def now(self) -> int:
         return self._estimate() if self._clock is None else self._clock()

@@ -21,7 +21,7 @@ from wiggle_core.stores.store import ClaimRequest, Explanation, Route
 from wiggle_core.tasks.task import Clock, OrderKey, TaskRecord
 from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.dialect import WRITER
-from wiggle_store_sqlite.lane_rows import drop_dead
+from wiggle_store_sqlite.lane_rows import IS_IN_LANE, drop_dead
 from wiggle_store_sqlite.rows import ORDER, task_columns
 
 _WALK = f"""
@@ -47,14 +47,7 @@ _LEASE = f"""
     WHERE id IN (SELECT value FROM json_each(?)) AND state = 'READY' AND ({{guard}})
     RETURNING {task_columns()}
 """
-_IN_OPEN_LANE = """
-    EXISTS (
-        SELECT 1 FROM lane_task AS place
-        WHERE place.lane = ? AND place.priority = task.priority AND place.created_at = task.created_at
-            AND place.ready_at = task.ready_at AND place.id = task.id AND place.ready_no = task.ready_no
-            AND place.number = task.number
-    ) AND (SELECT lane.state FROM lane WHERE lane.id = ?) = 'OPEN'
-"""
+_IS_IN_OPEN_LANE = f"{IS_IN_LANE} AND (SELECT lane.state FROM lane WHERE lane.id = ?) = 'OPEN'"
 
 _DEAD_AT_ONCE = 1_000
 """How many dead rows one transaction of a claim deletes."""
@@ -183,7 +176,7 @@ def guarded_lease(routes: tuple[Route, ...]) -> tuple[str, list[object]]:
             guards.append(f"(queue = ? AND {condition.text})")
             binds += (route.queue, *condition.binds)
         else:
-            guards.append(f"({_IN_OPEN_LANE})")
+            guards.append(f"({_IS_IN_OPEN_LANE})")
             binds += (route.lane, route.lane)
     return _LEASE.format(guard=" OR ".join(guards)), binds
 

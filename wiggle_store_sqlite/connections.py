@@ -149,6 +149,17 @@ class Connections:
 
 
 @contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """A read transaction: all statements see what the first one saw."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        with suppress(sqlite3.Error):  # it may have been ended by the error that is on its way
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
 def transaction(connection: sqlite3.Connection, place: Place) -> Iterator[None]:
     """A write transaction, committed at the end, rolled back on any exception. Raises StoreError."""
     is_commit = False

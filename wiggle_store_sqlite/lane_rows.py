@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
-from typing import TypeAlias
 
 from wiggle_core.criteria.tree import TRUE, Or, Predicate
 from wiggle_core.errors import StaleLanes
@@ -21,19 +20,27 @@ from wiggle_store_sqlite.connections import Connections
 from wiggle_store_sqlite.dialect import WRITER
 from wiggle_store_sqlite.rows import ORDER, ready_columns
 
-_Place: TypeAlias = tuple[int, int, int, str, int, int]
-"""Where a row stands in its lane: the claim order of its task, `ready_no` and number."""
-
 _PLACE = f"{ORDER}, ready_no, number"
+"""Where a row stands in its lane."""
 _UP_TO = f"({_PLACE}) <= (?, ?, ?, ?, ?, ?)"
 
-IS_LIVE = """
+_IS_LIVE = """
     EXISTS (
         SELECT 1 FROM task NOT INDEXED
         WHERE task.number = place.number AND task.ready_no = place.ready_no AND task.state = 'READY'
     )
 """
 """The test that a row of `lane_task AS place` is live."""
+
+IS_IN_LANE = """
+    EXISTS (
+        SELECT 1 FROM lane_task AS place
+        WHERE place.lane = ? AND place.priority = task.priority AND place.created_at = task.created_at
+            AND place.ready_at = task.ready_at AND place.id = task.id AND place.ready_no = task.ready_no
+            AND place.number = task.number
+    )
+"""
+"""The test that a READY task has a row in a lane, which is bound."""
 
 _LAST = 2**63 - 1
 
@@ -62,7 +69,7 @@ _CUT = f"""
 _DROP = f"""
     DELETE FROM lane_task AS place WHERE lane IN (SELECT value FROM json_each(?)) AND {_UP_TO} AND {{condition}}
 """
-_DROP_DEAD = _DROP.format(condition=f"NOT {IS_LIVE}")
+_DROP_DEAD = _DROP.format(condition=f"NOT {_IS_LIVE}")
 _DROP_ALL = _DROP.format(condition="1")
 
 _SIZES = """
@@ -77,7 +84,7 @@ _BEHIND, _UNTIL = f" AND ({ORDER}) > (?, ?, ?, ?)", f" AND ({ORDER}) <= (?, ?, ?
 _END = f"SELECT {ORDER} {_READY}{{bounds}} ORDER BY {ORDER} LIMIT 1 OFFSET ?"
 _PART = f"""
     SELECT json_group_array(json_array({ready_columns()}))
-    FROM (SELECT * {_READY}{{bounds}} AND {{condition}} ORDER BY {ORDER} LIMIT -1) AS task
+    FROM (SELECT * {_READY}{{bounds}} AND {{condition}} ORDER BY {ORDER} LIMIT -1)
 """
 
 _ALL = f"(lane, {_PLACE})"
@@ -86,12 +93,12 @@ _PRUNE_END = f"""
 """
 _LOST = f"""
     lane_task AS place WHERE {_ALL} > (?, ?, ?, ?, ?, ?, ?) AND {_ALL} <= (?, ?, ?, ?, ?, ?, ?) AND NOT (
-        {IS_LIVE} AND EXISTS (SELECT 1 FROM lane NOT INDEXED WHERE lane.id = place.lane)
+        {_IS_LIVE} AND EXISTS (SELECT 1 FROM lane NOT INDEXED WHERE lane.id = place.lane)
     )
 """
 _HAS_LOST = f"SELECT EXISTS (SELECT 1 FROM {_LOST})"
 _DROP_LOST = f"DELETE FROM {_LOST}"
-_BEFORE_ALL: tuple[LaneId, _Place] = (-1, (0, 0, 0, "", 0, 0))
+_BEFORE_ALL, _BEHIND_ALL = (0, 0, 0, 0, "", 0, 0), (_LAST, 0, 0, 0, "", 0, 0)
 
 
 def require_epoch(connection: sqlite3.Connection, placed: Placed) -> None:
@@ -158,6 +165,8 @@ def ready_tasks(
 
     The end of the part is looked up first, in the index alone; then those that match are read, by one statement.
     """
+    bounds: str
+    binds: tuple[object, ...]
     bounds, binds = ("", (queue,)) if after is None else (_BEHIND, (queue, *after))
     condition = WRITER.render(Or(tuple(matching)) if matching else TRUE)
     with connections.reading() as connection:
@@ -176,13 +185,12 @@ def prune(connections: Connections, after: LaneRow | None, size: int) -> LaneRow
     Nearly always there are none, and then nobody is kept waiting.
     """
     # Rows of one task that differ in nothing but its number are passed over, until the next time.
-    begin = _BEFORE_ALL if after is None else (after.lane, (*after.key, after.ready_no, _LAST))
+    begin = _BEFORE_ALL if after is None else (after.lane, *after.key, after.ready_no, _LAST)
     with connections.reading() as connection:
-        ends = connection.execute(_PRUNE_END, (begin[0], *begin[1], size - 1)).fetchall()
-        until = ends[0] if ends else (_LAST, _LAST, 0, 0, "", 0, 0)
-        bounds = (begin[0], *begin[1], *until)
+        ends = connection.execute(_PRUNE_END, (*begin, size - 1)).fetchall()
+        bounds = (*begin, *(ends[0] if ends else _BEHIND_ALL))
         ((has_lost,),) = connection.execute(_HAS_LOST, bounds).fetchall()
         if has_lost:
             with connections.writing_on(connection):
                 connection.execute(_DROP_LOST, bounds)
-    return LaneRow(until[0], OrderKey(*until[1:5]), until[5]) if ends else None
+    return LaneRow(ends[0][0], OrderKey(*ends[0][1:5]), ends[0][5]) if ends else None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wiggle_core.criteria.tree import Predicate, fingerprint
+from wiggle_core.criteria.tree import Predicate
 from wiggle_core.criteria.wire import stored_predicate
 from wiggle_core.criteria.written import predicate_to_object, to_json
 from wiggle_core.stores.lanes import Lane, LaneChanges, LaneId, LaneRow, LaneState, NewLane, ReadyTasks
@@ -36,24 +36,23 @@ _READ = f"""
     FROM counter
 """
 _PRESENT = f"""
-    SELECT json_group_array(json_array(queue, fingerprint)) FROM json_each(?) AS wanted
+    SELECT json_group_array(json_array(queue, predicate)) FROM json_each(?) AS wanted
     CROSS JOIN lane INDEXED BY lane_entered
-    WHERE queue = json_extract(wanted.value, '$[0]') AND fingerprint = json_extract(wanted.value, '$[1]')
+    WHERE queue = json_extract(wanted.value, '$[0]') AND predicate = json_extract(wanted.value, '$[1]')
         AND {_ENTERED}
 """
 _BY_ID = _LANES.format(which=f"WHERE {_NAMED}")
 _NEXT_EPOCH = "UPDATE counter SET epoch = epoch + 1, revision = revision + 1 RETURNING epoch, revision"
 _NEXT_REVISION = "UPDATE counter SET revision = revision + 1 RETURNING revision"
 _ADD = """
-    INSERT INTO lane (state, queue, fingerprint, predicate, reason, is_pinned, epoch, revision, opened_at, used_at,
-        work_at, hits)
+    INSERT INTO lane (state, queue, predicate, reason, is_pinned, epoch, revision, opened_at, used_at, work_at, hits)
     SELECT 'FILLING', json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-        json_extract(value, '$[3]'), json_extract(value, '$[4]'), :epoch, :revision, :now, :now, :now, 0
+        json_extract(value, '$[3]'), :epoch, :revision, :now, :now, :now, 0
     FROM json_each(:new) RETURNING id
 """
 _TO_PIN = f"""
     SELECT json_group_array(lane.id), count(*) FROM json_each(?) AS wanted CROSS JOIN lane INDEXED BY lane_entered
-    WHERE queue = json_extract(wanted.value, '$[0]') AND fingerprint = json_extract(wanted.value, '$[1]')
+    WHERE queue = json_extract(wanted.value, '$[0]') AND predicate = json_extract(wanted.value, '$[1]')
         AND {_ENTERED} AND NOT is_pinned
 """
 _PIN = f"UPDATE lane NOT INDEXED SET is_pinned = 1, revision = :revision WHERE {_NAMED}"
@@ -64,9 +63,9 @@ _CLOSE = f"""
 _FINISH = f"UPDATE lane NOT INDEXED SET state = 'OPEN', revision = :revision WHERE {_NAMED}"
 _EMPTY = "state = 'CLOSING' AND NOT EXISTS (SELECT 1 FROM lane_task WHERE lane_task.lane = lane.id)"
 _CLOSED = f"UPDATE lane NOT INDEXED SET state = 'CLOSED', revision = :revision WHERE {_NAMED}"
-_FORGET = f"""
+_FORGET = """
     DELETE FROM lane WHERE state = 'CLOSED' AND id NOT IN (
-        SELECT id FROM lane WHERE state = 'CLOSED' ORDER BY revision DESC, id DESC LIMIT {CLOSED_KEPT}
+        SELECT id FROM lane WHERE state = 'CLOSED' ORDER BY revision DESC, id DESC LIMIT ?
     ) RETURNING revision
 """
 _NOTE_FORGOTTEN = "UPDATE counter SET forgotten = max(forgotten, ?)"
@@ -77,9 +76,9 @@ _UNFINISHED = """
 """
 _NOTE_WORK = f"UPDATE lane NOT INDEXED SET work_at = :now WHERE {_NAMED}"
 _NOTE_USE = """
-    INSERT INTO lane (id, state, queue, fingerprint, epoch, revision, is_pinned, opened_at, used_at, work_at, hits,
-        reason, predicate)
-    SELECT lane.id, state, queue, fingerprint, epoch, revision, is_pinned, opened_at, :now, work_at,
+    INSERT INTO lane (id, state, queue, epoch, revision, is_pinned, opened_at, used_at, work_at, hits, reason,
+        predicate)
+    SELECT lane.id, state, queue, epoch, revision, is_pinned, opened_at, :now, work_at,
         hits + json_extract(noted.value, '$[1]'), reason, predicate
     FROM json_each(:hits) AS noted CROSS JOIN lane NOT INDEXED
     WHERE lane.id = json_extract(noted.value, '$[0]')
@@ -103,10 +102,10 @@ class SqliteLanes:
         unique = _unique(wanted)
         with self._connections.writing() as connection:
             ((present,),) = connection.execute(_PRESENT, (_names(unique),)).fetchall()
-            known = {(queue, mark) for queue, mark in json.loads(present)}
+            known = {(queue, predicate) for queue, predicate in json.loads(present)}
             pinned = [each for each, new in unique.items() if each in known and new.is_pinned]
             self._pin(connection, pinned)
-            missing = [_values(each, new) for each, new in unique.items() if each not in known]
+            missing = [(*each, new.reason, int(new.is_pinned)) for each, new in unique.items() if each not in known]
             if not missing:
                 return []
             ((epoch, revision),) = connection.execute(_NEXT_EPOCH).fetchall()
@@ -181,10 +180,10 @@ class SqliteLanes:
 
 
 def _unique(wanted: Sequence[NewLane]) -> dict[tuple[str, str], NewLane]:
-    """The lanes by queue and fingerprint; of two alike the first, pinned if any of them is to be."""
+    """The lanes by queue and predicate as it is stored; of two alike the first, pinned if any of them is to be."""
     unique: dict[tuple[str, str], NewLane] = {}
     for new in wanted:
-        name = new.queue, fingerprint(new.predicate)
+        name = new.queue, to_json(predicate_to_object(new.predicate))
         first = unique.setdefault(name, new)
         if new.is_pinned:
             unique[name] = replace(first, is_pinned=True)
@@ -193,10 +192,6 @@ def _unique(wanted: Sequence[NewLane]) -> dict[tuple[str, str], NewLane]:
 
 def _names(lanes: Iterable[tuple[str, str]]) -> str:
     return json.dumps(list(lanes))
-
-
-def _values(name: tuple[str, str], new: NewLane) -> tuple[str, str, str, str, int]:
-    return *name, to_json(predicate_to_object(new.predicate)), new.reason, int(new.is_pinned)
 
 
 def _those(connection: sqlite3.Connection, ids: Collection[LaneId], condition: str) -> tuple[str, int]:
@@ -212,7 +207,7 @@ def _next_revision(connection: sqlite3.Connection) -> int:
 
 
 def _forget_closed(connection: sqlite3.Connection) -> None:
-    revisions = [revision for (revision,) in connection.execute(_FORGET).fetchall()]
+    revisions = [revision for (revision,) in connection.execute(_FORGET, (CLOSED_KEPT,)).fetchall()]
     if revisions:
         connection.execute(_NOTE_FORGOTTEN, (max(revisions),))
 

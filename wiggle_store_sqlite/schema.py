@@ -11,12 +11,14 @@ from wiggle_core.errors import PermanentStoreError
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
 from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_core.tasks.task import Clock
+from wiggle_store_sqlite import lane_audit
 from wiggle_store_sqlite.connections import (
     APPLICATION_ID,
     Connections,
     connect,
     is_ours,
     require_own_or_empty,
+    snapshot,
     transaction,
 )
 from wiggle_store_sqlite.errors import is_busy, is_corrupt, translate
@@ -134,7 +136,11 @@ def audit(connections: Connections) -> list[str]:
     """What is wrong with the file, the schema and the stored data, a sentence each."""
     with connections.reading() as connection:
         found = _damage(connection)
-        return found or _altered_objects(connection) or _contradictions(connection)
+        found = found or _altered_objects(connection)
+        if not found:
+            with snapshot(connection):  # exact, whoever writes meanwhile
+                return _contradictions(connection) + lane_audit.audit(connection)
+        return found
 
 
 def _damage(connection: sqlite3.Connection) -> list[str]:

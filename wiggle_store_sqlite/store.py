@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from wiggle_core.stores.lanes import NO_LANES, Lanes, Placed
+from wiggle_core.stores.lanes import NO_LANES, Placed
 from wiggle_core.stores.store import (
     Capabilities,
     Change,
@@ -51,7 +51,7 @@ class SqliteStore:
             self.migrate()
 
     @property
-    def lanes(self) -> Lanes | None:
+    def lanes(self) -> SqliteLanes:
         return SqliteLanes(self._connections, self._clock)
 
     def now(self) -> int:

@@ -22,27 +22,29 @@ from benchmarks.claim.places import Place
 from benchmarks.claim.shapes import NONE
 from wiggle_core import Engine, QueueCriteria, Release
 from wiggle_core.engine.routes import plan
-from wiggle_core.stores.lanes import LaneState
+from wiggle_core.stores.lanes import LaneId, LaneState
 from wiggle_core.stores.store import Route
 from wiggle_core.tasks.task import TaskId, TaskRecord
 
 LIMIT = 10
 LEAST = 5
 """How many claims are made by the slowest shape."""
-EXPLAINED = 10
-"""Of how many criteria of a shape it is asked what they read."""
+EXPLAINED = 9
+"""How many of the claims by a shape are explained, just before they are made."""
 
 
 @dataclass(slots=True)
 class Shape:
-    """One shape, and what was measured of it: seconds of each claim, and rows read by one."""
+    """One shape, and what was measured of it: the seconds of each claim, and the tasks that all claimed."""
 
     name: str
     routes: Sequence[Route]
     plan: str = ""
     seconds: list[float] = field(default_factory=list)
     claimed: int = 0
-    rows_read: int | None = None
+    rows_read: list[int] = field(default_factory=list)
+    """By the claims that were explained, dead rows of lanes among them: tasks leave one behind in each lane that they
+    are in whenever they are claimed another way, and the lane's next claim reads and deletes it."""
     found: dict[Route, list[TaskId]] = field(default_factory=dict)
     """The tasks of the first claim by each route."""
 
@@ -68,7 +70,7 @@ def warm_up(engine: Engine, shapes: Sequence[Shape]) -> None:
     settle_lanes(engine)
     for shape in shapes:
         claim_by_all(engine, shape)
-        plans = {engine.lanes.verdict(route).plan for route in shape.routes[:EXPLAINED]}
+        plans = {engine.lanes.verdict(route).plan for route in shape.routes}
         shape.plan = plans.pop() if len(plans) == 1 else "walk"
 
 
@@ -93,12 +95,15 @@ def settle_lanes(engine: Engine) -> None:
 
 def measure(place: Place, shapes: Sequence[Shape], effort: Effort, seed: int) -> list[float]:
     """Fill in what the shapes are measured for; the seconds of claims by the bare driver, made in the same rounds."""
-    random, bare = Random(seed), list[float]()
+    random, bare, lanes = Random(seed), list[float](), _open_lanes(place.engine)
+    pace = max(1, effort.claims // EXPLAINED)
     with _undisturbed():
         for number in range(effort.claims):
             for shape in random.sample(shapes, len(shapes)):
                 if number < LEAST or sum(shape.seconds) < effort.seconds:
                     route = shape.routes[number % len(shape.routes)]
+                    if number % pace == 0:
+                        _explain(place.engine, shape, route, lanes)
                     seconds, ids = _claim(place.engine, route)
                     shape.seconds.append(seconds)
                     shape.claimed += len(ids)
@@ -106,8 +111,19 @@ def measure(place: Place, shapes: Sequence[Shape], effort: Effort, seed: int) ->
                     bare.append(_claim_bare(place))
             place.engine.lanes.care()
             gc.collect(0)
-    _count_rows(place.engine, shapes)
     return bare
+
+
+def _open_lanes(engine: Engine) -> dict[Route, LaneId]:
+    lanes = engine.store.lanes
+    present = () if lanes is None else lanes.read(0).lanes
+    return {Route(each.queue, each.predicate): each.id for each in present if each.state is LaneState.OPEN}
+
+
+def _explain(engine: Engine, shape: Shape, route: Route, lanes: dict[Route, LaneId]) -> None:
+    told = engine.store.explain(Route(route.queue, route.predicate, lanes.get(route)), LIMIT)
+    if told.rows_read is not None:
+        shape.rows_read.append(told.rows_read)
 
 
 def _claim(engine: Engine, route: Route) -> tuple[float, list[TaskId]]:
@@ -141,19 +157,3 @@ def _undisturbed() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
-
-
-def _count_rows(engine: Engine, shapes: Sequence[Shape]) -> None:
-    """The rows that a claim reads, the most of any criteria of a shape that is looked at."""
-    lanes = engine.store.lanes
-    present = () if lanes is None else lanes.read(0).lanes
-    open_lanes = {(lane.queue, lane.predicate): lane.id for lane in present if lane.state is LaneState.OPEN}
-    for shape in shapes:
-        step = max(1, len(shape.routes) // EXPLAINED)
-        planned = [
-            Route(route.queue, route.predicate, open_lanes.get((route.queue, route.predicate)))
-            for route in shape.routes[::step]
-        ]
-        told = [engine.store.explain(route, LIMIT).rows_read for route in planned]
-        known = [rows for rows in told if rows is not None]
-        shape.rows_read = max(known) if known else None

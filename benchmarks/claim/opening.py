@@ -18,14 +18,25 @@ from wiggle_core.stores.lanes import LaneState
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How long it took to open lanes, in seconds, and what the other client noticed: the p99 in milliseconds of its
-    claims and enqueues, and how many of both there were. None where no other process can come."""
+    """How long it took to open lanes, in seconds, how much of that this process computed, and what the other client
+    noticed: the p99 in milliseconds of its claims and enqueues, and how many of both there were. None where no other
+    process can come."""
 
     lanes: int
     seconds: float
+    own_cpu_seconds: float
     claim_p99_ms: float | None = None
     enqueue_p99_ms: float | None = None
     calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time, in seconds of the epoch, and the seconds that this process computed in it."""
+
+    since: float
+    until: float
+    cpu: float
 
 
 def measure_openings(place: Place, family: Shape | None, quiet_seconds: float) -> list[Opening]:
@@ -34,7 +45,7 @@ def measure_openings(place: Place, family: Shape | None, quiet_seconds: float) -
 
     The seconds of the first are how long the other client was watched.
     """
-    windows: list[tuple[int, tuple[float, float]]] = []
+    windows: list[tuple[int, Window]] = []
     with _beside(place) as other:
         windows.append((0, _window(lambda: time.sleep(quiet_seconds))))
         windows.append((1, _window(lambda: _open_one(place))))
@@ -42,6 +53,7 @@ def measure_openings(place: Place, family: Shape | None, quiet_seconds: float) -
         if family is not None:
             claim_by_all(place.engine, family)
             windows.append((len(family.routes), _window(lambda: settle_lanes(place.engine))))
+            family.found.clear()  # the other client had some of the tasks
     return [_opening(lanes, window, other) for lanes, window in windows]
 
 
@@ -54,10 +66,10 @@ def _beside(place: Place) -> Iterator[OtherClient | None]:
         yield other
 
 
-def _window(run: Callable[[], object]) -> tuple[float, float]:
-    began = time.time()
+def _window(run: Callable[[], object]) -> Window:
+    began, cpu = time.time(), time.process_time()
     run()
-    return began, time.time()
+    return Window(began, time.time(), time.process_time() - cpu)
 
 
 def _open_one(place: Place) -> None:
@@ -66,12 +78,12 @@ def _open_one(place: Place) -> None:
         raise AssertionError("the lane did not open")
 
 
-def _opening(lanes: int, window: tuple[float, float], other: OtherClient | None) -> Opening:
-    seconds = window[1] - window[0]
+def _opening(lanes: int, window: Window, other: OtherClient | None) -> Opening:
+    seconds = window.until - window.since
     if other is None:
-        return Opening(lanes, seconds)
-    claims, enqueues = other.within("claim", window), other.within("enqueue", window)
-    return Opening(lanes, seconds, _p99_ms(claims), _p99_ms(enqueues), len(claims) + len(enqueues))
+        return Opening(lanes, seconds, window.cpu)
+    claims, enqueues = (other.within(kind, window.since, window.until) for kind in ("claim", "enqueue"))
+    return Opening(lanes, seconds, window.cpu, _p99_ms(claims), _p99_ms(enqueues), len(claims) + len(enqueues))
 
 
 def _p99_ms(seconds: list[float]) -> float | None:

@@ -33,9 +33,8 @@ class OtherClient:
     def __init__(self) -> None:
         self.samples: Samples = {"claim": [], "enqueue": []}
 
-    def within(self, kind: str, window: tuple[float, float]) -> list[float]:
-        """The seconds of the calls that touched a window of time."""
-        since, until = window
+    def within(self, kind: str, since: float, until: float) -> list[float]:
+        """The seconds of the calls that touched a stretch of time."""
         return [seconds for began, seconds in self.samples[kind] if began < until and began + seconds > since]
 
 

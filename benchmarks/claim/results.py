@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import TypeAlias
@@ -17,7 +18,7 @@ from typing import TypeAlias
 from benchmarks.claim.measuring import LIMIT, Shape
 from benchmarks.claim.opening import Opening
 from benchmarks.claim.shapes import COMMON, NONE
-from benchmarks.report import Report, p99
+from benchmarks.report import Report, p10, p99
 from wiggle_core.lanes.planner import LanePolicy
 
 TIMES = 2
@@ -103,7 +104,10 @@ class Results:
             "p50_ms": _rounded(self.p50_ms(shape)),
             "p99_ms": _rounded(p99(shape.seconds) * 1e3),
             "ratio_to_none": _rounded(self.ratio(shape)),
-            "rows_read": shape.rows_read,
+            "rows_read": rows_read(shape),
+            "rows_read_at_most": max(shape.rows_read, default=None),
+            # What other programs do to the machine counts less in it than in the median.
+            "p10_ms": _rounded(p10(shape.seconds) * 1e3),
             "claims": len(shape.seconds),
             "tasks_a_claim": _rounded(shape.claimed / len(shape.seconds)),
         }
@@ -112,6 +116,11 @@ class Results:
 def _rounded(value: float | None) -> float | None:
     """Three significant digits; counts as they are."""
     return value if value is None or isinstance(value, int) else float(f"{value:.3g}")
+
+
+def rows_read(shape: Shape) -> int | None:
+    """By a claim, the median of those that were explained; None where the store cannot tell."""
+    return round(median(shape.rows_read)) if shape.rows_read else None
 
 
 def write_json(results: Results, path: Path) -> None:
@@ -150,5 +159,7 @@ def _judge_claims(report: Report, results: Results) -> None:
         if not is_off:
             report.at_most(f"{shape.name} / none, p99", p99(shape.seconds) / slowest, TIMES_P99)
         if shape.plan == "lane":
-            report.holds(f"{shape.name}: a claim says how many rows it reads", shape.rows_read is not None)
-            report.at_most(f"{shape.name}: rows read by a claim of {LIMIT}", shape.rows_read or 0, ROWS, "rows")
+            rows = rows_read(shape)
+            report.at_most(
+                f"{shape.name}: rows read by a claim of {LIMIT}", inf if rows is None else rows, ROWS, "rows"
+            )

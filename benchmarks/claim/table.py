@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.claim.results import TIMES, TIMES_OFF, Results
+from benchmarks.claim.results import TIMES, TIMES_OFF, Results, rows_read
 from benchmarks.claim.shapes import COMMON, NONE
-from benchmarks.report import Report, p99
+from benchmarks.report import Report, p10, p99
 from wiggle_core.lanes.planner import LanePolicy
 
 
@@ -15,16 +15,17 @@ def show(report: Report, console: Console, results: Results) -> None:
     """Print everything that was measured."""
     title = f"Claims of 10 of {results.depth:,} ready tasks, {results.server}, lanes {results.lanes}"
     table = Table("shape", "plan", title=title, title_justify="left")
-    for name in ("p50 ms", "p99 ms", "to none", "rows read", "claims", "goal"):
+    for name in ("p10 ms", "p50 ms", "p99 ms", "to none", "rows read", "claims", "goal"):
         table.add_column(name, justify="right")
     for shape in results.shapes:
         table.add_row(
             shape.name,
             shape.plan,
+            f"{p10(shape.seconds) * 1e3:.3f}",
             f"{results.p50_ms(shape):.3f}",
             f"{p99(shape.seconds) * 1e3:.2f}",
             f"{results.ratio(shape):.2f}",
-            "?" if shape.rows_read is None else f"{shape.rows_read:,}",
+            _count(rows_read(shape)),
             f"{len(shape.seconds):,}",
             _goal(results, shape.name, results.ratio(shape)),
         )
@@ -35,6 +36,10 @@ def show(report: Report, console: Console, results: Results) -> None:
     _show_openings(report, results)
     for name, value in results.write.items():
         report.figure(name, value, "tasks/s")
+
+
+def _count(rows: int | None) -> str:
+    return "?" if rows is None else f"{rows:,}"
 
 
 def _goal(results: Results, name: str, ratio: float) -> str:
@@ -49,6 +54,7 @@ def _show_openings(report: Report, results: Results) -> None:
     for opening in results.openings:
         name = "no lane" if not opening.lanes else f"opening {opening.lanes:,} at once"
         report.figure(name, opening.seconds, "s")
+        report.figure(f"{name}: computed by this process", opening.own_cpu_seconds, "s")
         if opening.claim_p99_ms is not None:
             report.figure(f"{name}: claims of another client, p99", opening.claim_p99_ms, "ms")
         if opening.enqueue_p99_ms is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ from wiggle_core.stores.store import Route
 from wiggle_core.tasks.task import LIVE
 
 SHOWN = 5
-SERVERS_SHARE = 4
+SERVERS_SHARE = 2
 """One kill of so many meets the server, if the campaign has one of its own."""
 
 
@@ -51,12 +52,17 @@ class Outcome:
     events: Events
     verdict: Verdict
     audit: list[str]
+    lane_epoch: int
+    """How often lanes began to open or to close."""
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether anything happened that could have gone wrong."""
+        return self.verdict.figures["tasks"] > 0 and self.verdict.figures["finish held"] > 0
 
     @property
     def is_clean(self) -> bool:
-        # A campaign in which nothing happened has shown nothing.
-        happened = self.verdict.figures["tasks"] > 0 and self.verdict.figures["finish held"] > 0
-        return happened and self.verdict.is_clean and not self.audit and not self.record.failures
+        return self.has_shown and self.verdict.is_clean and not self.audit and not self.record.failures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--store", help="URL of a store; the campaign uses a queue of its own in it")
     where.add_argument(
-        "--start-postgres", action="store_true", help="on a server of its own, which every fourth of the kills meets"
+        "--start-postgres", action="store_true", help="on a server of its own, which every other one of the kills meets"
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults strike (10)")
     parser.add_argument("--kills", type=int, default=200, help="processes killed meanwhile (200)")
@@ -141,7 +147,8 @@ def _campaign(conductor: Conductor, stage: Stage) -> Outcome:
     events = read_events(Path(stage.directory), record.deaths)
     live = store.find(Route(stage.queue), LIVE, 1_000_000)
     verdict = judge(events, [*live, *read_history(store, stage.queue)], Timeline(record.steps))
-    return Outcome(record, events, verdict, store.audit())
+    lane_epoch = store.lanes.read(0).epoch if store.lanes is not None else 0
+    return Outcome(record, events, verdict, store.audit(), lane_epoch)
 
 
 def _place(url: str) -> Path:
@@ -171,6 +178,7 @@ def _tell(outcome: Outcome, scenario: Scenario) -> None:
     print(f"killed {record.kills.total()} of {scenario.kills + scenario.blows} planned: {kills}")
     print(f"calls cut off by a kill: {cut_off or 'none'}")
     print(f"stopped beyond their leases {record.pauses} times, clock stepped {len(record.steps) - 1} times")
+    print(f"lanes opened or closed {outcome.lane_epoch} times, {events.by_lane:,} tasks leased through them")
     print(f"disk filled {record.full_disks} times, files kept from growing in {record.limited} lives")
     print(f"errors of the store itself: {errors or 'none'}")
     for name, number in sorted(verdict.figures.items()):
@@ -182,6 +190,8 @@ def _tell(outcome: Outcome, scenario: Scenario) -> None:
     _list(outcome.audit)
     print(f"  {'processes that failed by themselves':<48} {len(record.failures):>4}")
     _list(record.failures)
+    if not outcome.has_shown:
+        print("  no task was finished, so that nothing is shown")
 
 
 def _list(findings: Sequence[str]) -> None:
@@ -190,4 +200,8 @@ def _list(findings: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    # However it is told to end, it ends its actors and its server. Python would leave them behind at SIGTERM, and a
+    # script's background process is made to ignore SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -83,8 +83,8 @@ class Trial:
 
     def __init__(self, biography: Biography, task: TaskRecord | None, timeline: Timeline, events: Events) -> None:
         self._of, self._task, self._timeline, self._orphans = biography, task, timeline, events.orphans
-        self._leasings = sorted(biography.leasings, key=lambda each: (each.at, each.end))
         self._revivals = [each for each in biography.changings if each.kind == "revive" and each.held is not False]
+        self._leasings = self._in_order(biography.leasings)
 
     def findings(self) -> Iterator[Finding]:
         """Everything that is wrong with it."""
@@ -96,6 +96,21 @@ class Trial:
         yield from self._expired_early()
         yield from self._stale()
         yield from self._attempts()
+
+    def _in_order(self, leasings: Iterable[Leasing]) -> list[Leasing]:
+        """The leases in the order in which they were given, as far as it can be known.
+
+        Of two claims under way at one time, the one that read the clock first may have reached the server last; then
+        their attempts tell.
+        """
+        ordered = sorted(leasings, key=lambda each: (each.at, each.end))
+        for end in range(len(ordered), 1, -1):
+            for index in range(end - 1):
+                before, after = ordered[index : index + 2]
+                is_open = before.end > after.start and not self._may_be_revived(before.start, after.end)
+                if is_open and before.attempt > after.attempt:
+                    ordered[index : index + 2] = after, before
+        return ordered
 
     # What is stored
 

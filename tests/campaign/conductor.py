@@ -147,11 +147,17 @@ class Conductor:
     # Faults
 
     def _start(self) -> None:
-        """Wait until all have begun, too: on a busy machine the first faults would meet nobody."""
+        """Wait until all have begun and there is work, too: on a busy machine the first faults would meet nobody."""
         self._running = [_Process(self._stage, lives[0]) for lives in self._plan.lives]
         end = monotonic() + STARTING
-        while not all(process.has_begun for process in self._running) and monotonic() < end:
+        while not self._is_under_way() and monotonic() < end:
             sleep(_LOOK)
+
+    def _is_under_way(self) -> bool:
+        if not all(process.has_begun for process in self._running):
+            return False
+        has_died = any(process.poll() is not None for process in self._running)
+        return has_died or count_live(self.store, self._stage.queue) > 0
 
     def _strike(self) -> None:
         started = monotonic()

@@ -40,12 +40,12 @@ def _write_until_full(write: Callable[[bytes], object], chunk: bytes) -> None:
 
 
 @contextmanager
-def small_disk(directory: Path) -> Iterator[SmallDisk]:
+def small_disk(directory: Path, mebibytes: int = MEBIBYTES) -> Iterator[SmallDisk]:
     """Mounts one over an empty directory for a while. Raises RuntimeError where that is not allowed."""
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise RuntimeError(f"{directory} is not empty, and would be hidden by the small disk")
-    command = ["mount", "-t", "tmpfs", "-o", f"size={MEBIBYTES}m", "tmpfs", str(directory)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"no small disk can be mounted here: {done.stderr.strip()}")

@@ -23,7 +23,8 @@ GRACE = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """One task of an enqueue; `ready_at` is in database time, `held` is whether it was inserted now."""
+    """One task of an enqueue; `ready_at` is in database time, 0 for one that was READY at once; `held` is whether it
+    was inserted now."""
 
     start: int
     end: int
@@ -100,6 +101,8 @@ class Events:
     """Calls by method that a kill cut off."""
     errors: Counter[str] = field(default_factory=Counter)
     """What the store itself raised, by class."""
+    by_lane: int = 0
+    """Tasks that claims got through lanes."""
 
 
 @dataclass(slots=True)
@@ -180,7 +183,9 @@ def _take_enqueue(call: _Call, events: Events) -> None:
 
 
 def _take_claim(call: _Call, events: Events) -> None:
-    token, _ = call.asked
+    token, _, lanes = call.asked
+    if lanes:
+        events.by_lane += len(call.answer or ())
     if call.is_unknown:
         events.orphans.append(Span(call.start, call.end))
     for task_id, attempt, until in call.answer or ():

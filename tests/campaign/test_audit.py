@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,13 @@ from benchmarks.ledger import Ledger
 from tests.campaign.audit import Verdict, Wrong, judge
 from tests.campaign.clock import FOREVER, SharedClock, Step, Timeline, monotonic_micros
 from tests.campaign.events import read_events
-from tests.campaign.plan import Arm, Life, Point, Role, Scenario, make_plan
+from tests.campaign.plan import Arm, Blow, Life, Point, Role, Scenario, make_plan
 from tests.campaign.saboteurs import SABOTEURS, sabotage
 from tests.campaign.watched import Notes, Watched
 from wiggle_core import Done, Engine, QueueCriteria, RetryPolicy
 from wiggle_core.errors import LeaseLost
 from wiggle_core.stores.registry import open_store
+from wiggle_core.stores.store import Cancel, ClaimRequest, Finish, Revive, Route
 from wiggle_core.tasks.task import State, TaskRecord
 
 TTL = 1000
@@ -37,9 +39,9 @@ def _answered(number: int, at: int, method: str, asked: Any, answer: Any) -> lis
 # A task is leased as `a` from 110 to 1110, taken back, leased as `b`, and settled by `b` while `a` comes too late.
 RIGHT: Story = {
     "enqueue": [*_answered(0, 10, "enqueue", [["t", 10]], ["t"]), ["told", "enqueued", ["t"]]],
-    "claim a": _answered(1, 105, "claim", ["a", TTL], [["t", 1, 1110]]),
+    "claim a": _answered(1, 105, "claim", ["a", TTL, 0], [["t", 1, 1110]]),
     "expire a": _answered(2, 1200, "apply", [["expire", "t", "a", None]], ["t"]),
-    "claim b": _answered(3, 1305, "claim", ["b", TTL], [["t", 2, 2310]]),
+    "claim b": _answered(3, 1305, "claim", ["b", TTL, 0], [["t", 2, 2310]]),
     "extend a": _answered(4, 1400, "extend", [TTL, [["t", "a"]]], []),
     "finish a": _answered(5, 1500, "apply", [["finish", "t", "a", "DONE"]], []),
     "extend b": _answered(6, 1600, "extend", [TTL, [["t", "b"]]], [["t", "b"]]),
@@ -124,11 +126,11 @@ DOCTORED = {
         _with("enqueue", *_answered(0, 10, "enqueue", [["t", 900]], ["t"])), [DONE], Wrong.EARLY,
     ),
     "attempt not grown": (
-        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL], [["t", 1, 2310]])),
+        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL, 0], [["t", 1, 2310]])),
         [replace(DONE, attempt=1)], Wrong.ATTEMPT,
     ),
     "attempt grown twice": (
-        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL], [["t", 3, 2310]])),
+        _with("claim b", *_answered(3, 1300, "claim", ["b", TTL, 0], [["t", 3, 2310]])),
         [replace(DONE, attempt=3)], Wrong.ATTEMPT,
     ),
     "attempt fell": (_without(), [replace(DONE, attempt=1)], Wrong.ATTEMPT),
@@ -154,8 +156,8 @@ EXPLAINED = {
     ),
     "a killed claimer had the task in between": lambda story: {
         **story,
-        "claim b": _answered(3, 1305, "claim", ["b", TTL], [["t", 3, 2310]]),
-        "claim c": [["begin", 9, 1220, "claim", ["c", 10]]],
+        "claim b": _answered(3, 1305, "claim", ["b", TTL, 0], [["t", 3, 2310]]),
+        "claim c": [["begin", 9, 1220, "claim", ["c", 10, 0]]],
     },
     "the answer of the settlement was lost": _with(
         "finish b",
@@ -173,6 +175,23 @@ def test_what_a_kill_explains_is_no_finding(tmp_path: Path, name: str) -> None:
     assert verdict.is_clean, verdict.findings
 
 
+def test_a_claim_that_began_first_may_come_last(tmp_path: Path) -> None:
+    """L3: two claims under way at one time reached the server in the order that the attempts tell."""
+    story: Story = {name: RIGHT[name] for name in ("enqueue", "claim a", "expire a")}
+    story["claim c"] = [
+        ["begin", 8, 1302, "claim", ["c", TTL, 0]], ["end", 8, 1450, 1303, [["t", 3, 2303]]],
+    ]  # fmt: skip
+    story["claim b"] = RIGHT["claim b"]
+    story["requeue b"] = _answered(9, 1330, "apply", [["requeue", "t", "b", None]], ["t"])
+    story["requeue c"] = _answered(10, 1500, "apply", [["requeue", "t", "c", None]], ["t"])
+    story["claim d"] = _answered(11, 1600, "claim", ["d", TTL, 0], [["t", 4, 2605]])
+    story["finish d"] = _answered(12, 1700, "apply", [["finish", "t", "d", "DONE"]], ["t"])
+    stored = [replace(DONE, token="d", attempt=4)]
+    assert _judged(tmp_path, story, stored).is_clean
+    story["claim c"] = _answered(8, 1290, "claim", ["c", TTL, 0], [["t", 3, 2295]])  # and so it did not
+    assert Wrong.ATTEMPT in _kinds(_judged(tmp_path, story, stored))
+
+
 def test_an_error_that_applied_nothing_explains_nothing(tmp_path: Path) -> None:
     """Failure classes: TRANSIENT and PERMANENT mean that nothing was applied, and are taken at their word."""
     for name in ("TransientStoreError", "PermanentStoreError"):
@@ -186,10 +205,10 @@ def test_a_call_that_died_is_no_excuse_for_later(tmp_path: Path) -> None:
     hour = 3_600_000_000
     story: Story = {
         "enqueue": RIGHT["enqueue"],
-        "claim c": [["begin", 9, 50, "claim", ["c", 10]]],
-        "claim a": _answered(1, hour, "claim", ["a", TTL], [["t", 1, hour + 1005]]),
+        "claim c": [["begin", 9, 50, "claim", ["c", 10, 0]]],
+        "claim a": _answered(1, hour, "claim", ["a", TTL, 0], [["t", 1, hour + 1005]]),
         "expire a": _answered(2, hour + 1200, "apply", [["expire", "t", "a", None]], ["t"]),
-        "claim b": _answered(3, hour + 1305, "claim", ["b", TTL], [["t", 3, hour + 2310]]),
+        "claim b": _answered(3, hour + 1305, "claim", ["b", TTL, 0], [["t", 3, hour + 2310]]),
         "finish b": _answered(7, hour + 1700, "apply", [["finish", "t", "b", "DONE"]], ["t"]),
     }
     stored = [replace(DONE, attempt=3)]
@@ -206,6 +225,23 @@ def test_steps_of_the_clock_are_known(tmp_path: Path) -> None:
     behind = Timeline([Step(-FOREVER, -FOREVER, 0), Step(300, 301, -700)])
     assert Wrong.DOUBLE in _kinds(_judged(tmp_path, RIGHT, [DONE], behind))
     assert (ahead.earliest(200, 400), ahead.latest(200, 400)) == (200, 1100)
+
+
+@pytest.mark.parametrize(("state", "found"), [(State.READY, set[Wrong]()), (State.SCHEDULED, {Wrong.EARLY})])
+def test_only_who_is_scheduled_can_come_early(tmp_path: Path, state: State, found: set[Wrong]) -> None:
+    """O3: an enqueue that is replayed after the clock stepped back brings a time to come, for which nobody waits."""
+    clock, first = SharedClock.create(tmp_path / "clock")
+    store = open_store("memory://", clock=clock)
+    watched = Watched(store, clock, Notes(Ledger(tmp_path / "w-0.ledger")), Life(Role.CLAIMER, "w", 0, 1)).as_store()
+    task = TaskRecord("t", "q", "s", clock(), clock() + 10_000_000, state)
+    watched.enqueue([task])
+    if state is State.SCHEDULED:
+        store.apply([Cancel("t"), Revive("t", {})])  # behind the audit's back
+    [held] = watched.claim(ClaimRequest("w", "token", TTL, 1, (Route("q"),)))
+    watched.apply([Finish(held.lease, State.DONE)])
+    stored = [each for each in [store.get("t")] if each is not None]
+    verdict = judge(read_events(tmp_path, {"w-0": monotonic_micros()}), stored, Timeline([first]))
+    assert _kinds(verdict) == found
 
 
 def test_a_ledger_in_pieces_is_read_whole(tmp_path: Path) -> None:
@@ -284,3 +320,11 @@ def test_a_plan_follows_from_its_seed() -> None:
     assert {life.arm.point for life in lives if life.arm} == set(Point)
     assert [Life.load(life.dump()) for life in lives] == lives
     assert all(isinstance(life.arm, Arm) for life in lives if life.arm)
+
+
+def test_blows_to_a_server_come_alike() -> None:
+    """A server of the campaign's own is struck in every way equally often; any other one is left alone."""
+    plan = make_plan(Scenario(seconds=60, blows=8))
+    assert Counter(strike.blow for strike in plan.strikes) == dict.fromkeys(Blow, 2)
+    assert [each.at for each in plan.strikes] == sorted(each.at for each in plan.strikes)
+    assert make_plan(Scenario(seconds=60)).strikes == []

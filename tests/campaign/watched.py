@@ -146,11 +146,12 @@ def _set_timer(arm: Arm | None) -> None:
 
 
 def _asked_enqueue(tasks: Sequence[TaskRecord], _placed: Placed = NO_LANES) -> object:
-    return [(task.id, task.ready_at) for task in tasks]
+    # One that is READY at once may bear a time from before the clock stepped back, and waits for nothing.
+    return [(task.id, task.ready_at if task.state is State.SCHEDULED else 0) for task in tasks]
 
 
 def _asked_claim(request: ClaimRequest) -> object:
-    return [request.token, request.ttl]
+    return [request.token, request.ttl, sum(route.lane is not None for route in request.routes)]
 
 
 def _asked_extend(leases: Sequence[Lease], ttl: int) -> object:

@@ -1,6 +1,6 @@
 """A fault campaign of a few seconds: on a right store it finds nothing, on a wrong one it says what and how to replay.
 
-The two run side by side, for most of their time is waiting. `python -m tests.campaign` runs long ones; saboteurs that
+They run side by side, for most of their time is waiting. `python -m tests.campaign` runs long ones; saboteurs that
 need chosen moments to be met for sure are in tests/campaign/test_audit.py.
 """
 
@@ -9,24 +9,27 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.campaign.plan import Blow
+from tests.servers.finding import Unavailable, skip_or_fail
+from tests.servers.postgres import binaries
+
 ROOT = Path(__file__).parents[2]
-SMALL = ["--minutes", "0.06", "--actors", "5", "--lease", "0.6", "--seed", "7"]
+COMMAND = [sys.executable, "-W", "error", "-m", "tests.campaign"]
 
 
 class Campaign:
     """A campaign that runs meanwhile."""
 
-    def __init__(self, place: Path, *options: str) -> None:
+    def __init__(self, place: Path, store: Sequence[str], *options: str) -> None:
         place.mkdir()
-        self.place, self.url = place, f"sqlite:///{place}/tasks.db"
-        command = [sys.executable, "-W", "error", "-m", "tests.campaign", "--store", self.url]
+        self.place, self.store = place, store
         self._process = subprocess.Popen(
-            [*command, "--directory", str(place), *SMALL, *options],
+            [*COMMAND, *store, "--directory", str(place), "--actors", "6", "--lease", "0.6", "--seed", "7", *options],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -39,44 +42,64 @@ class Campaign:
         return self._process.returncode, out
 
     def stop(self) -> None:
-        """SIGTERM would leave its actors behind; it ends them itself when it is interrupted."""
+        """End it and its actors, which it ends itself."""
         if self._process.poll() is None:
-            self._process.send_signal(2)
+            self._process.terminate()
             self._process.communicate()
 
 
 @pytest.fixture(scope="module")
-def campaigns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Campaign, Campaign]]:
+def campaigns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Campaign]]:
     place = tmp_path_factory.mktemp("campaigns")
-    both = (
-        Campaign(place / "right", "--kills", "3"),
-        Campaign(place / "wrong", "--kills", "0", "--sabotage", "forgetful"),
-    )
-    yield both
-    for each in both:
+    right, wrong = (["--store", f"sqlite:///{place}/{name}/tasks.db"] for name in ("right", "wrong"))
+    all_of_them = {
+        "right": Campaign(place / "right", right, "--minutes", "0.06", "--kills", "3"),
+        "wrong": Campaign(place / "wrong", wrong, "--minutes", "0.06", "--kills", "0", "--sabotage", "forgetful"),
+        # Every other kill is one of the server's, and each kind of them comes once.
+        "postgres": Campaign(place / "postgres", ["--start-postgres"], "--minutes", "0.12", "--kills", "8"),
+    }
+    yield all_of_them
+    for each in all_of_them.values():
         each.stop()
 
 
-def test_nothing_is_wrong_with_sqlite(campaigns: tuple[Campaign, Campaign]) -> None:
-    """L1-L6: processes are killed, stopped, starved and misled about the time, and every task is accounted for."""
-    campaign, _ = campaigns
+def require_nothing_wrong(campaign: Campaign, kills: int) -> str:
+    """What it printed."""
     code, out = campaign.end()
     assert (code, out.splitlines()[-1]) == (0, "PASS"), out
-    assert "killed 3 of 3 planned" in out
+    assert f"killed {kills} of {kills} planned" in out
     [tasks] = re.findall(r"tasks +([\d,]+)$", out, re.MULTILINE)
     assert int(tasks.replace(",", "")) > 20
-    assert {each.name.partition("-")[0] for each in campaign.place.iterdir()} == {"tasks.db"}, "ledgers were left"
+    left = {each.name.partition("-")[0] for each in campaign.place.iterdir()}
+    assert left <= {"tasks.db"}, "ledgers were left"
+    return out
 
 
-def test_a_wrong_store_fails_and_the_seed_is_told(campaigns: tuple[Campaign, Campaign]) -> None:
+def test_nothing_is_wrong_with_sqlite(campaigns: dict[str, Campaign]) -> None:
+    """L1-L6: processes are killed, stopped, starved and misled about the time, and every task is accounted for."""
+    require_nothing_wrong(campaigns["right"], kills=3)
+
+
+def test_nothing_is_wrong_with_postgres(campaigns: dict[str, Campaign]) -> None:
+    """L1-L6: meanwhile a session is ended, a backend and the postmaster are killed, the server is stopped at once."""
+    try:
+        binaries()
+    except Unavailable as reason:
+        skip_or_fail("PostgreSQL of our own", reason)
+    out = require_nothing_wrong(campaigns["postgres"], kills=8)
+    for blow in Blow:
+        assert f"1 {blow}" in out
+
+
+def test_a_wrong_store_fails_and_the_seed_is_told(campaigns: dict[str, Campaign]) -> None:
     """L4: the audit finds what a saboteur does, keeps the ledgers, and prints the command that replays the plan."""
-    _, campaign = campaigns
+    campaign = campaigns["wrong"]
     code, out = campaign.end()
     assert code == 1, out
     [lost] = re.findall(r"lost \(L4\) +(\d+)$", out, re.MULTILINE)
     assert int(lost) > 0, out
     command = out.splitlines()[-1].strip()
-    assert command.startswith(f"python -m tests.campaign --store {campaign.url} --minutes 0.06 --kills 0 --seed 7")
+    assert command.startswith(f"python -m tests.campaign {' '.join(campaign.store)} --minutes 0.06 --kills 0 --seed 7")
     assert command.endswith("--sabotage forgetful")
     assert list(campaign.place.glob("campaign-*/*.ledger"))
 

@@ -7,15 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 
+from tests.stores.conftest import postgres_url
 from wiggle_core import StoreError, open_engine
 
+__all__ = ["postgres_url"]
+
+CASES = json.loads(files("wiggle_core.conformance").joinpath("cases/criteria.json").read_text("utf-8"))
 WIGGLE = Path(sys.executable).with_name("wiggle")
 MODULE = """
 import os
@@ -232,3 +237,24 @@ def test_ctrl_c_ends_the_demo_in_good_order(place: Path) -> None:
     assert (process.returncode, told) == (130, "wiggle: interrupted\n")
     with open_engine("sqlite:///wiggle-demo.db") as engine:
         assert engine.workers() == []
+
+
+def lines(path: Path, objects: Iterable[object]) -> str:
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in objects), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("lanes", ["on", "auto", "off"])
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "postgresql"])
+def test_every_case_is_claimed_as_expected(
+    place: Path, request: pytest.FixtureRequest, scheme: str, lanes: str
+) -> None:
+    """C8, O1, section 9: by lane or by walk, a store's claims take what the evaluator says, in its order."""
+    store = request.getfixturevalue("postgres_url") if scheme == "postgresql" else f"{scheme}://"
+    tasks, every = CASES["tasks"], [{"where": case["where"]} for case in CASES["cases"] + CASES["refused"]]
+    match = ("criteria", "match", "--tasks", lines(place / "t", tasks), "--criteria", lines(place / "c", every))
+    claimed = wiggle(*match, "--store", store, "--claim", "--lanes", lanes)
+    assert (claimed.returncode, claimed.stderr) == (0, "")
+    assert claimed.stdout == wiggle(*match).stdout
+    answers = [json.loads(line) for line in claimed.stdout.splitlines()]
+    assert answers[: len(CASES["cases"])] == [case["expect"] for case in CASES["cases"]]

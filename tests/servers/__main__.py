@@ -1,7 +1,8 @@
-"""`python -m tests.servers`: a PostgreSQL server for tests and trials, until it is interrupted."""
+"""`python -m tests.servers`: a PostgreSQL server for tests and trials, until it is interrupted or terminated."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from threading import Event
 
@@ -11,6 +12,9 @@ from tests.servers.postgres import VARIABLE, running_postgres
 
 def main() -> int:
     """Start it, print what to export, and wait; the exit code."""
+    # Also SIGINT: what a script starts in the background is told to ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         with running_postgres() as url:
             print(f"export {VARIABLE}={url}", flush=True)

@@ -50,6 +50,18 @@ def own_postgres(**settings: str) -> Iterator[LocalPostgres]:
 
 
 @contextmanager
+def standby_of(primary: LocalPostgres, **settings: str) -> Iterator[LocalPostgres]:
+    """A server that follows another one, and answers questions meanwhile. Raises Unavailable."""
+    standby = LocalPostgres(binaries(), settings)
+    try:
+        standby.copy(primary)
+        standby.start()
+        yield standby
+    finally:
+        standby.remove()
+
+
+@contextmanager
 def _container() -> Iterator[str]:
     try:
         from testcontainers.postgres import PostgresContainer  # noqa: PLC0415 # only where Docker is
@@ -77,8 +89,7 @@ class LocalPostgres:
         self._settings = [*_SETTINGS, *(f"{name}={value}" for name, value in (settings or {}).items())]
         self._as_user = as_unprivileged()
         self._folder = Path(mkdtemp(prefix="wiggle-postgres-"))
-        if self._as_user:
-            shutil.chown(self._folder, _USER, _USER)
+        self.give(self._folder)
         self._binaries = self._within_reach(binaries)
         self.data = self._folder / "data"
 
@@ -103,6 +114,11 @@ class LocalPostgres:
         options = " ".join(f"-c {each}" for each in (*self._settings, f"port={self.port}"))
         self._run("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", f"{options} -k {self._folder}", "start")
 
+    def copy(self, primary: LocalPostgres) -> None:
+        """Begin as a standby, with the other one's cluster."""
+        address = ("-h", "127.0.0.1", "-p", str(primary.port), "-U", "wiggle")
+        self._run("pg_basebackup", *address, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+
     def stop(self, mode: str = "fast") -> None:
         """End the server; `immediate` as a crash would."""
         self._run("pg_ctl", "-w", "-m", mode, "stop")
@@ -126,6 +142,11 @@ class LocalPostgres:
     def postmaster(self) -> int:
         """The process from which all others of the server come."""
         return int((self.data / "postmaster.pid").read_text().partition("\n")[0])
+
+    def give(self, folder: Path) -> None:
+        """Make a folder the server's own."""
+        if self._as_user:
+            shutil.chown(folder, _USER, _USER)
 
     def write_file(self, name: str, text: str) -> None:
         """Replace a file of the server's set-up, such as pg_hba.conf, and let the server read it."""

@@ -19,7 +19,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 import sqlalchemy
-from psycopg import ClientCursor, IsolationLevel
+from psycopg import ClientCursor, IsolationLevel, RawCursor
 from psycopg.adapt import Dumper, Loader
 from psycopg.rows import dict_row
 from sqlalchemy import make_url, text
@@ -38,15 +38,19 @@ from wiggle_core import (
     QueueCriteria,
     SchemaError,
     State,
+    Task,
     TaskRejected,
     TransientStoreError,
     Worker,
     open_engine,
 )
+from wiggle_core.engine.routes import route_of
+from wiggle_core.stores.lanes import LaneState
 from wiggle_core.stores.registry import open_store
 from wiggle_core.stores.store import Enlist, Grants
 
 ALL = QueueCriteria("q")
+COMMON = QueueCriteria("q", Task.step == "s")
 ONE = [NewTask("q", "s", id="a")]
 HOSTILE_TEXT = "ünï→😀'\"\\ $1 %s\r\n\t"
 
@@ -238,6 +242,37 @@ def test_a_task_is_stored_as_any_other(engine: Engine, caller: psycopg.Connectio
     assert kept[0]["attributes"] == {"t": HOSTILE_TEXT}
 
 
+def test_ids_are_taken_in_order(engine: Engine, caller: psycopg.Connection[Any], url: str) -> None:
+    """L7: over a whole call, also one that takes several statements, in whatever order the tasks are given."""
+    ids = [f"{number:04}" for number in range(2_500)]
+    given = reversed(ids)
+    assert engine.enlist(caller, (NewTask("q", "s", id=each) for each in given)) == ids[::-1]
+    caller.commit()
+    with connect_plainly(url) as other:
+        for table in ("payload", "task"):
+            stored = f"SELECT id FROM {make_url(url).query['schema']}.{table} ORDER BY ctid"
+            assert [row[0] for row in other.execute(stored.encode()).fetchall()] == ids
+
+
+def test_a_known_connection_costs_one_statement(
+    engine: Engine, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Section 6: where a connection leads to is asked once."""
+    sent: list[object] = []
+    execute: Any = RawCursor.execute
+
+    def noting(cursor: Any, *given: Any, **how: Any) -> Any:  # Any: psycopg's own
+        sent.append(cursor.connection)
+        return execute(cursor, *given, **how)
+
+    monkeypatch.setattr(RawCursor, "execute", noting)
+    for task_id, statements in (("a", 2), ("b", 1), ("c", 1)):
+        sent.clear()
+        engine.enlist(caller, [NewTask("q", "s", id=task_id)])
+        assert sent.count(caller) == statements
+        caller.commit()
+
+
 # The same id
 
 
@@ -274,11 +309,12 @@ def test_a_conflict_that_the_snapshot_hides_asks_for_the_transaction_again(
 
 def test_a_deadlock_of_callers_loses_one_of_them(engine: Engine, url: str) -> None:
     """L7: within a call ids are taken in order; over several calls, who names them crosswise may be the victim."""
-    with closing(plain(url)) as first, closing(plain(url)) as second, ThreadPoolExecutor(1) as pool:
+    bounded = {"options": "-c lock_timeout=30s"}
+    with closing(plain(url, **bounded)) as first, closing(plain(url)) as second, ThreadPoolExecutor(1) as pool:
         engine.enlist(first, [NewTask("q", "s", id="a")])
         engine.enlist(second, [NewTask("q", "s", id="b")])
         waiting = pool.submit(_outcome, lambda: engine.enlist(first, [NewTask("q", "s", id="b")]))
-        wait_until(lambda: _waiters(url) == 1)
+        wait_until(lambda: _held_up_by(second.info.backend_pid, url) == {first.info.backend_pid})
         outcomes = {_outcome(lambda: engine.enlist(second, [NewTask("q", "s", id="a")]))}
         second.rollback()
         outcomes.add(waiting.result(20))
@@ -293,10 +329,13 @@ def _outcome(action: Callable[[], object]) -> str:
     return "done"
 
 
-def _waiters(url: str) -> int:
+def _held_up_by(process: int, url: str) -> set[int]:
+    """The server's processes that wait for a lock which another one of them holds."""
     with connect_plainly(url) as other:
-        (row,) = other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
-    return int(row[0])
+        rows = other.execute(
+            "SELECT pid FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", (process,)
+        ).fetchall()
+    return {pid for (pid,) in rows}
 
 
 # Whatever the caller's connection is set to
@@ -347,7 +386,7 @@ def trapped_path(url: str) -> Iterator[str]:
 
 
 def test_a_hostile_search_path_changes_nothing(
-    engine: Engine, caller: psycopg.Connection[Any], trapped_path: str
+    engine: Engine, trapped_path: str, caller: psycopg.Connection[Any]
 ) -> None:
     """Section 6: the caller's search path is neither used nor changed."""
     caller.execute(f"SET search_path = {trapped_path}".encode())
@@ -586,7 +625,7 @@ url, plain = sys.argv[1:]
 engine = open_engine(url)
 connection = psycopg.connect(plain)
 engine.enlist(connection, [NewTask("q", "s", id=f"open {number}") for number in range(100)])
-print("enlisted", flush=True)
+print(connection.info.backend_pid, flush=True)
 sys.stdin.read()
 connection.commit()
 print("committed", flush=True)
@@ -594,7 +633,8 @@ print("committed", flush=True)
 
 
 def test_a_producer_stopped_in_its_transaction_holds_up_nobody(engine: Engine, url: str) -> None:
-    """N3, PG12: with a process stopped inside an open transaction, all others work on, and nobody waits for a lock."""
+    """N3, PG12: with a process stopped inside an open transaction, all others work on, lanes open and close, and nobody
+    waits for a lock."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM, url, make_url(url).set(query={}).render_as_string(False)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
@@ -602,18 +642,21 @@ def test_a_producer_stopped_in_its_transaction_holds_up_nobody(engine: Engine, u
     ) as producer:
         assert producer.stdin is not None
         assert producer.stdout is not None
-        assert producer.stdout.readline() == "enlisted\n"
+        process = int(producer.stdout.readline())
         producer.send_signal(signal.SIGSTOP)
         try:
             _work_as_usual(with_options(url, statement_timeout="5"))
-            assert _waiters(url) == 0
-            assert _locks_of_others(url) == set()
+            assert _held_up_by(process, url) == set()
+            assert _locks_that_stop_others(process, url) == set()
         finally:
             producer.send_signal(signal.SIGCONT)
         producer.stdin.close()
         assert producer.stdout.readline() == "committed\n"
+    engine.lanes.open([route_of(COMMON)])
     engine.wake()
     assert engine.count(ALL, [State.READY]) == 100
+    assert engine.store.audit() == []
+    assert len(engine.claim("w", [COMMON], limit=200)) == 100
 
 
 def _work_as_usual(url: str) -> None:
@@ -623,7 +666,9 @@ def _work_as_usual(url: str) -> None:
         other.enqueue("q", "s", id="late", delay=timedelta(microseconds=1))
         other.declare(f"w{uuid4().hex}", version=1, attributes=[Attribute("n", int, "n")])
         other.wake()
-        claimed = other.claim("w", [ALL], limit=500)
+        opened = other.lanes.open([route_of(COMMON)])
+        assert [lane.state for lane in opened] == [LaneState.OPEN]
+        claimed = other.claim("w", [COMMON], limit=500)
         assert len(claimed) == 500
         assert other.extend([task.lease for task in claimed])
         assert len(other.settle_many((task, Done()) for task in claimed)) == 500
@@ -631,15 +676,17 @@ def _work_as_usual(url: str) -> None:
             other.settle_many((task, Done()) for task in claimed)
         other.sweep()
         assert other.store.audit() == []
+        assert len(other.lanes.close([lane.id for lane in opened])) == 1
 
 
-def _locks_of_others(url: str) -> set[object]:
-    """The kinds of lock in the database that could stop others: advisory ones, and those of whole tables beyond the
-    one that every insert takes."""
+def _locks_that_stop_others(process: int, url: str) -> set[object]:
+    """What a process of the server holds beyond what each insert does: advisory locks, and stronger ones on tables."""
     with connect_plainly(url) as other:
         rows = other.execute(
-            "SELECT locktype, mode FROM pg_locks JOIN pg_database ON pg_database.oid = database "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid() "
-            "AND (locktype = 'advisory' OR mode NOT IN ('AccessShareLock', 'RowExclusiveLock'))"
+            "SELECT locktype, mode FROM pg_locks WHERE pid = %s AND (locktype = 'advisory' "
+            "OR locktype = 'relation' AND mode NOT IN ('AccessShareLock', 'RowExclusiveLock'))",
+            (process,),
         ).fetchall()
+        held = other.execute("SELECT count(*) FROM pg_locks WHERE pid = %s", (process,)).fetchall()
+    assert held != [(0,)], "the producer is in no transaction"
     return set(rows)

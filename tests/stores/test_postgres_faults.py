@@ -3,10 +3,12 @@ lost and nothing done twice."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from uuid import uuid4
 
 import psycopg
@@ -133,6 +135,38 @@ def test_a_server_that_crashes_in_mid_claim_is_ambiguous(server: LocalPostgres, 
         server.start()
     assert own_store.get("a") is not None
     assert ids(claim(own_store)) == ["a"]
+    assert own_store.audit() == []
+
+
+def answers(store: PostgresStore) -> bool:
+    """Whether the server is there."""
+    with suppress(TransientStoreError):
+        store.get("a")
+        return True
+    return False
+
+
+def test_a_backend_killed_in_mid_claim_is_ambiguous(own_store: PostgresStore) -> None:
+    """L6: SIGKILL to one backend makes the server end all the others and recover, and work goes on."""
+    own_store.enqueue([ready("a")])
+    with suppress(psycopg.OperationalError), stuck_claim(own_store) as (claiming, _, backend):
+        os.kill(backend, signal.SIGKILL)
+        fails(AmbiguousStoreError, "was lost before the answer to a commit came", lambda: claiming.result(timeout=20))
+    wait_until(lambda: answers(own_store))
+    assert ids(claim(own_store)) == ["a"]
+    assert own_store.audit() == []
+
+
+def test_a_killed_postmaster_is_gone_on_with(server: LocalPostgres, own_store: PostgresStore) -> None:
+    """L4: what was acknowledged is there after a restart; until then, calls are TRANSIENT."""
+    own_store.enqueue([ready("a", 1), ready("b", 2)])
+    (held,) = claim(own_store, 1)
+    server.kill()
+    wait_until(lambda: not answers(own_store))
+    fails(TransientStoreError, "cannot be reached|was lost|starting up, shutting down", lambda: own_store.get("a"))
+    server.start_again()
+    assert own_store.apply([Finish(held.lease, State.DONE)]) == {"a"}
+    assert ids(claim(own_store)) == ["b"]
     assert own_store.audit() == []
 
 
@@ -371,3 +405,11 @@ def test_each_state_has_its_class(state: str) -> None:
     assert SECRET not in str(translated)
     if CLASSES[state] is AmbiguousStoreError:
         assert type(translate(error, place)) is TransientStoreError
+
+
+def test_a_session_ended_behind_a_pooler_may_have_committed() -> None:
+    """PG7: there the COMMIT goes out with its statement, and the server ends the session only behind both."""
+    place = read_url(make_url("postgresql://host/name?pgbouncer=1"))
+    ended = psycopg.errors.AdminShutdown()
+    assert type(translate(ended, place, may_have_applied=True)) is AmbiguousStoreError
+    assert type(translate(ended, place)) is TransientStoreError

@@ -13,6 +13,8 @@ from tests.stores.sqlite_files import connect_plainly, open_file, recorded
 from wiggle_core.criteria.builder import QueueCriteria
 from wiggle_core.criteria.fields import OrderedField, Task
 from wiggle_core.criteria.tree import TRUE, Not, Or, Predicate, normalize
+from wiggle_core.lanes.filling import complete
+from wiggle_core.stores.lanes import NO_LANES, LaneId, NewLane, Placed
 from wiggle_core.stores.store import (
     Cancel,
     Change,
@@ -72,7 +74,13 @@ def test_the_largest_worker_can_claim(leaf: Callable[[OrderedField[int]], Predic
     assert 4 + len(guarded_lease(routes)[1]) <= LIMIT_OF_BINDS
 
 
-def fill(store: SqliteStore, number: int, queue: str = "payments", state: State = State.READY) -> None:
+def fill(
+    store: SqliteStore,
+    number: int,
+    queue: str = "payments",
+    state: State = State.READY,
+    placed: Placed = NO_LANES,
+) -> None:
     first = next(_tokens) * 100_000
     store.enqueue(
         [
@@ -87,7 +95,8 @@ def fill(store: SqliteStore, number: int, queue: str = "payments", state: State 
                 attributes={"region": "eu" if each % 10 < 3 else "us", "total": Decimal(each % 10)},
             )
             for each in range(number)
-        ]
+        ],
+        placed,
     )
 
 
@@ -169,7 +178,7 @@ def test_no_statement_passes_over_the_live_tasks(store: SqliteStore) -> None:
 
 def _work_a_day(store: SqliteStore) -> None:
     """Each method that workers and sweepers call often, at least once with effect."""
-    fill(store, 20)
+    fill(store, 20, placed=_work_by_lanes(store))
     one, two, three, four, five, six = claim(store, Route("payments"), limit=6)
     store.extend([one.lease, Lease("unknown", "token")], 1)
     changes: list[Change] = [
@@ -181,13 +190,110 @@ def _work_a_day(store: SqliteStore) -> None:
         Expire(six.lease, None, {}),
         Promote("unknown", {}),
     ]
-    assert store.apply(changes) >= {one.id, two.id, three.id, four.id}
-    assert store.apply([Revive(one.id, {})]) == {one.id}
+    placed = Placed(store.lanes.read(0).epoch, [[1]] * len(changes))
+    assert store.apply(changes, placed) >= {one.id, two.id, three.id, four.id}
+    assert store.apply([Revive(one.id, {})], Placed(placed.epoch, [[1]])) == {one.id}
     assert store.due(5)
     assert store.lookup([two.id, four.id]).keys() == {two.id, four.id}
     assert store.get(two.id)
     assert store.find(Route("payments"), [State.READY], 10)
     assert store.purge(2**62, 1) == 1
+
+
+def _work_by_lanes(store: SqliteStore) -> Placed:
+    """Each method of lanes at least once with effect; how the next tasks are placed."""
+    rare = open_lane(store, normalize(Task.attr("total", Decimal) == 9))
+    claimed = claim(store, Route("payments", TRUE, rare), Route("refunds"), limit=5)
+    placed = Placed(store.lanes.read(0).epoch, [[rare]] * 5)
+    assert store.apply([GiveBack(task.lease, task.attributes) for task in claimed], placed)
+    claim(store, Route("payments", normalize(Task.attr("total", Decimal) == 9)), limit=5)
+    store.lanes.prune(None, 5_000)
+    store.lanes.note_use({rare: 5})
+    store.lanes.note_work([rare])
+    assert store.lanes.sizes([rare], 100)
+    closing = open_lane(store, normalize(Task.step == "refund"))
+    store.lanes.close([closing])
+    assert store.lanes.unfinished(0)
+    assert store.lanes.clear([closing], 10) == 10
+    return Placed(store.lanes.read(0).epoch, [[rare]] * 20)
+
+
+def open_lane(store: SqliteStore, predicate: Predicate) -> LaneId:
+    opened = store.lanes.open([NewLane("payments", predicate, "a test")])
+    assert complete(store.lanes, opened, 1)
+    return opened[0].id
+
+
+@pytest.mark.parametrize("shape", ["attribute", "range", "urgent"])
+def test_a_claim_by_a_lane_reads_its_head(store: SqliteStore, shape: str) -> None:
+    """N4: whatever the statistics say, the lane is read in order, and each of its tasks is looked up by number."""
+    lane = open_lane(store, normalize(SHAPES[shape]))
+    told = store.explain(Route("payments", normalize(SHAPES[shape]), lane), 10)
+    steps = [step.strip() for step in told.plan]
+    assert "SEARCH place USING PRIMARY KEY (lane=?)" in steps
+    assert "SEARCH task USING INTEGER PRIMARY KEY (rowid=?)" in steps
+    assert not any("TEMP B-TREE" in step or step.startswith("SCAN task") for step in steps)
+    assert told.rows_read == 20
+
+
+def test_lane_rows_are_deleted_by_range(store: SqliteStore) -> None:
+    """N1: a claim deletes the rows that it met, and looks at no others of their lanes."""
+    lane = open_lane(store, normalize(SHAPES["attribute"]))
+    with recorded(store) as statements:
+        assert len(claim(store, Route("payments", TRUE, lane))) == 10
+    (delete,) = [each for each in statements if "DELETE FROM lane_task" in each]
+    by_range = (
+        "SEARCH place USING PRIMARY KEY (lane=? AND (priority,created_at,ready_at,id,ready_no,number)<(?,?,?,?,?,?))"
+    )
+    assert by_range in plan(store, delete)
+    (cut,) = [each for each in statements if "LIMIT 1 OFFSET" in each]
+    assert by_range in plan(store, cut)
+
+
+def test_rows_read_are_counted_one_by_one(path: Path) -> None:
+    """N5: a walk is told to have read the rows that it passed by and those that it found; a lane, rows and tasks."""
+    store = open_file(path)
+    store.migrate()
+    fill(store, 100)  # in claim order: 34 tasks of priority 0, 33 of 1, 33 of 2; by turns refund and charge
+    charges = normalize(Task.step == "charge")
+    assert store.explain(Route("payments"), 10).rows_read == 10
+    assert store.explain(Route("payments", charges), 10).rows_read == 20
+    # The index leads straight to the last third.
+    assert store.explain(Route("payments", normalize(Task.priority == 2)), 10).rows_read == 10
+    assert store.explain(Route("payments", normalize(Task.step == "x")), 10).rows_read == 100
+    assert store.explain(Route("refunds"), 10).rows_read == 0
+    lane = open_lane(store, charges)
+    route = Route("payments", charges, lane)
+    assert store.explain(route, 10).rows_read == 20
+    claim(store, Route("payments"), limit=6)
+    assert store.explain(route, 10).rows_read == 26
+    assert store.find(Route("payments"), [State.RUNNING], 10) != []
+    store.close()
+
+
+def test_a_claim_by_a_lane_costs_the_same_at_any_depth(path: Path) -> None:
+    """N4: neither a deep queue, nor a deep lane, nor other lanes make a claim by a lane dearer."""
+    store = open_file(path)
+    store.migrate()
+    fill(store, 100)
+    eu = normalize(REGION == "eu")
+    route = Route("payments", eu, open_lane(store, eu))
+
+    def claim_and_return() -> None:
+        claimed = claim(store, route)
+        placed = Placed(store.lanes.read(0).epoch, [[route.lane or 0]] * len(claimed))
+        assert store.apply([GiveBack(task.lease, task.attributes) for task in claimed], placed)
+
+    claim_and_return()
+    before = steps_of(store, claim_and_return)
+    store.lanes.close([open_lane(store, normalize(REGION == "us"))])
+    open_lane(store, normalize(Task.step == "charge"))
+    epoch = store.lanes.read(0).epoch
+    fill(store, 5000, placed=Placed(epoch, [[route.lane or 0]] * 5000))
+    fill(store, 5000, queue="a backlog", placed=Placed(epoch))
+    assert before > 5
+    assert steps_of(store, claim_and_return) <= before * 1.2
+    store.close()
 
 
 def steps_of(store: SqliteStore, action: Callable[[], object]) -> int:

@@ -19,6 +19,11 @@ from wiggle_core.conformance import (
     documents,
     faults,
     history,
+    lanes,
+    lanes_audit,
+    lanes_changing,
+    lanes_filling,
+    lanes_openers,
     leases,
     machine,
     processes,
@@ -36,7 +41,10 @@ from wiggle_core.stores.store import ClaimRequest, Route, Store
 from wiggle_core.tasks.task import Clock, OrderKey, State, TaskRecord
 from wiggle_core.tasks.wire import task_from_object, task_to_object
 
-MODULES = (*(attributes, claiming, criteria, documents, faults, history, leases, machine, processes, racing, sweeping),)
+MODULES = (
+    *(attributes, claiming, criteria, documents, faults, history, lanes, lanes_audit, lanes_changing, lanes_filling),
+    *(lanes_openers, leases, machine, processes, racing, sweeping),
+)
 
 
 def _checks(module: ModuleType) -> dict[str, object]:
@@ -47,7 +55,7 @@ def test_every_check_reaches_the_adopter() -> None:
     """Style: one star-import brings every check; two of one name would hide each other."""
     names = [name for module in MODULES for name in _checks(module)]
     assert len(names) == len(set(names)) > 60
-    assert set(kit.__all__) == {*names, "clock", "open_handle", "store"}
+    assert set(kit.__all__) == {*names, "clock", "laned", "open_handle", "store"}
     assert all(getattr(kit, name) is check for module in MODULES for name, check in _checks(module).items())
 
 

@@ -174,9 +174,9 @@ def _explained(engine: Engine, route: Route) -> tuple[Verdict, Explanation]:
 
 def _reason(verdict: Verdict) -> str:
     if verdict.lane is not None:
-        return f"lane {verdict.lane} was opened: {verdict.reason}"
+        return f"lane {verdict.lane} is open ({verdict.reason})"
     if verdict.wanted is not None:
-        return f"{verdict.reason}; a worker with these criteria will have it opened: {verdict.wanted}"
+        return f"{verdict.reason}; a worker with these criteria will have it opened ({verdict.wanted})"
     return verdict.reason
 
 

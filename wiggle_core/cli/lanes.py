@@ -50,7 +50,7 @@ def list_lanes(store: StoreOption = None, as_json: JsonOption = False) -> None:
         print_json([_info(each) for each in found])
     elif found:
         print_table(
-            ("id", "queue", "predicate", "state", "tasks", "hits", "age", "opened because", "pinned"), map(_row, found)
+            ("id", "queue", "predicate", "state", "tasks", "hits", "age", "why opened", "pinned"), map(_row, found)
         )
     else:
         print_line("no lanes: every claim walks its queue")

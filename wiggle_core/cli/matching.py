@@ -27,8 +27,8 @@ from wiggle_core.tasks.wire import task_from_object
 
 QUEUE = "match"
 PAGE = 1000
-CLAIM_LIMITS = (3, 1, 2, 50, 7)
-"""Varied, so that the order holds across the borders of claims of any size."""
+CLAIM_LIMITS = (3, 1, 2, 50, 7, 400)
+"""Varied, so that the order holds across the borders of claims of any size; one is large, for files of many tasks."""
 LANES_AT_ONCE = 8
 """How many predicates are asked for while the lanes of all of them are open. Each lane costs a pass over the tasks to
 fill, which they share, and a test of every task that is given back, which each of them does."""

@@ -17,8 +17,9 @@ from __future__ import annotations
 import pytest
 
 _MODULES = (
-    *("attributes", "claiming", "criteria", "documents", "faults", "history", "leases", "machine", "plugin"),
-    *("processes", "racing", "sweeping"),
+    *("attributes", "claiming", "criteria", "documents", "faults", "history", "laned", "lanes", "lanes_audit"),
+    *("lanes_changing", "lanes_filling", "lanes_openers", "leases", "machine", "plugin", "processes"),
+    *("racing", "sweeping"),
 )
 # Plain asserts explain themselves only in modules that pytest knew of before they were imported.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
@@ -30,6 +31,12 @@ from wiggle_core.conformance.criteria import *  # noqa: E402, F403
 from wiggle_core.conformance.documents import *  # noqa: E402, F403
 from wiggle_core.conformance.faults import *  # noqa: E402, F403
 from wiggle_core.conformance.history import *  # noqa: E402, F403
+from wiggle_core.conformance.laned import laned  # noqa: E402
+from wiggle_core.conformance.lanes import *  # noqa: E402, F403
+from wiggle_core.conformance.lanes_audit import *  # noqa: E402, F403
+from wiggle_core.conformance.lanes_changing import *  # noqa: E402, F403
+from wiggle_core.conformance.lanes_filling import *  # noqa: E402, F403
+from wiggle_core.conformance.lanes_openers import *  # noqa: E402, F403
 from wiggle_core.conformance.leases import *  # noqa: E402, F403
 from wiggle_core.conformance.machine import *  # noqa: E402, F403
 from wiggle_core.conformance.plugin import clock, open_handle, store  # noqa: E402
@@ -37,7 +44,7 @@ from wiggle_core.conformance.processes import *  # noqa: E402, F403
 from wiggle_core.conformance.racing import *  # noqa: E402, F403
 from wiggle_core.conformance.sweeping import *  # noqa: E402, F403
 
-__all__ = ["clock", "open_handle", "store"]
+__all__ = ["clock", "laned", "open_handle", "store"]
 __all__ += [name for name in dir() if name.startswith("test_")]
 
 for _name in [name for name in __all__ if name.startswith("test_")]:

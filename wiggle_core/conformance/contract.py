@@ -7,8 +7,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FAMILIES = {"C": ("Criteria", 8), "A": ("Attributes", 3), "O": ("Order and claim", 4), "L": ("Leases", 7)}
-"""The rules that every store has to keep: their letter, what they are about, and how many there are."""
+FAMILIES = {
+    "C": ("Criteria", 8),
+    "A": ("Attributes", 3),
+    "O": ("Order and claim", 4),
+    "L": ("Leases", 7),
+    "N": ("Lanes", 5),
+}
+"""The rules that every store has to keep, those of lanes if it has any: their letter, what they are about, and how
+many there are."""
 
 RULES = tuple(f"{letter}{number}" for letter, (_, count) in FAMILIES.items() for number in range(1, count + 1))
 _OTHERS = "Everything else"

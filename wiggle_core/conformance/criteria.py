@@ -31,7 +31,7 @@ from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.instants import EPOCH
 from wiggle_core.criteria.tree import TRUE, AttributeReference, In, Or, Predicate, Value, ValueType
 from wiggle_core.criteria.wire import predicate_from_object, predicate_to_object
-from wiggle_core.stores.store import GiveBack, Store
+from wiggle_core.stores.store import Store
 from wiggle_core.tasks.task import State
 from wiggle_core.tasks.wire import task_from_object
 
@@ -41,7 +41,8 @@ CASES: dict[str, Any] = json.loads(  # Any: parsed JSON
 CASE_TASKS = [task_from_object(each) for each in CASES["tasks"]]
 
 
-def _predicate(case: dict[str, Any]) -> Predicate:  # Any: parsed JSON
+def case_predicate(case: dict[str, Any]) -> Predicate:  # Any: parsed JSON
+    """What a named case asks for."""
     return TRUE if case["where"] is None else predicate_from_object(case["where"])
 
 
@@ -49,7 +50,7 @@ def _predicate(case: dict[str, Any]) -> Predicate:  # Any: parsed JSON
 def test_named_case(store: Store, case: dict[str, Any]) -> None:  # Any: parsed JSON
     """C1-C8: find, count and claim give the expected ids of a named case, in claim order."""
     store.enqueue(CASE_TASKS)
-    chosen = route(_predicate(case))
+    chosen = route(case_predicate(case))
     expected: list[str] = case["expect"]
     assert ids(store.find(chosen, [State.READY], 100)) == expected, case["why"]
     assert store.count(chosen, [State.READY], 100) == len(expected)
@@ -91,7 +92,7 @@ def test_hostile_claims_over_several_queues_agree(store: Store) -> None:
         claimed = claim(store, *(route(predicate, each.queue) for each, predicate in asked), limit=limit)
         wanted = [task for each, predicate in asked for task in each.tasks if evaluate.matches(predicate, task)]
         assert are_first(store, ids(claimed), in_order(wanted), limit), asked
-        store.apply([GiveBack(task.lease, task.attributes) for task in claimed])
+        tried[0].laned.release(claimed)
 
 
 MAKERS: dict[ValueType, Callable[[int], Value]] = {
@@ -155,7 +156,7 @@ def test_predicates_are_decided_by_the_database(store: Store, monkeypatch: pytes
     store.enqueue(CASE_TASKS)
     hostile = Hostile(3)
     tried = Round.begin(store, hostile, 0, 48)
-    cases = [(route(_predicate(case)), case["expect"]) for case in CASES["cases"]]
+    cases = [(route(case_predicate(case)), case["expect"]) for case in CASES["cases"]]
     hard = [hostile.predicate() for _ in range(40)]
     cases += [(route(predicate, tried.queue), tried.expected(predicate)) for predicate in hard]
     _make_evaluator_raise(monkeypatch)

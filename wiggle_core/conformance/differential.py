@@ -5,16 +5,18 @@ The suite runs some thousand pairs; `python -m wiggle_core.conformance different
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from wiggle_core.conformance.plugin import are_first, enqueue_all
+from wiggle_core.conformance.laned import Laned, by_lane
+from wiggle_core.conformance.plugin import are_first
 from wiggle_core.conformance.reach import Reach
 from wiggle_core.conformance.strategies import Hostile
 from wiggle_core.criteria.evaluate import matches
 from wiggle_core.criteria.tree import Predicate, normalize
 from wiggle_core.criteria.wire import predicate_to_object
+from wiggle_core.stores.lanes import Lane
 from wiggle_core.stores.store import ClaimRequest, GiveBack, Route, Store
 from wiggle_core.tasks.task import State, TaskId, TaskRecord
 
@@ -53,6 +55,7 @@ class Findings:
     predicates: int = 0
     pairs: int = 0
     claims: int = 0
+    by_lanes: int = 0
     matched: int = 0
     disagreements: list[Answer] = field(default_factory=list)
     reach: Reach = field(default_factory=Reach)
@@ -67,16 +70,32 @@ class Findings:
 class Round:
     """One queue of hostile tasks, in claim order, on the store."""
 
-    store: Store
+    laned: Laned
     queue: str
     tasks: list[TaskRecord]
+    lanes: dict[Predicate, Lane]
 
     @classmethod
-    def begin(cls, store: Store, hostile: Hostile, serial: int, size: int) -> Round:
+    def begin(cls, store: Store, hostile: Hostile, serial: int, size: int, in_lanes: Sequence[Predicate] = ()) -> Round:
+        """A new queue; tasks find the lanes of the first half of `in_lanes` there, those of the rest are filled."""
         queue = hostile.queue(serial)
         tasks = [hostile.task(f"{serial}-{number}", queue) for number in range(size)]
-        enqueue_all(store, tasks)
-        return cls(store, queue, sorted(tasks, key=lambda task: task.order_key))
+        laned, half = Laned.over(store), len(in_lanes) // 2
+        lanes = laned.open(*in_lanes[:half], queue=queue) if half else []
+        for start in range(0, size, store.capabilities.max_batch):
+            laned.enqueue(tasks[start : start + store.capabilities.max_batch])
+        lanes += laned.open(*in_lanes[half:], queue=queue) if in_lanes else []
+        by_predicate = {lane.predicate: lane for lane in lanes}
+        return cls(laned, queue, sorted(tasks, key=lambda task: task.order_key), by_predicate)
+
+    @property
+    def store(self) -> Store:
+        return self.laned.store
+
+    def end(self) -> None:
+        """Close what it opened."""
+        if self.lanes:
+            self.laned.close(*self.lanes.values())
 
     def expected(self, predicate: Predicate) -> list[TaskId]:
         """The ids of the tasks that match, by the evaluator, in claim order."""
@@ -90,11 +109,11 @@ class Round:
         """How many the store counts."""
         return self.store.count(self._route(predicate), [State.READY], len(self.tasks) + 1)
 
-    def claimed(self, predicate: Predicate, limit: int) -> list[TaskId]:
-        """The ids that a claim takes, all released again afterwards."""
-        request = ClaimRequest("differential", uuid4().hex, _TTL, limit, (self._route(predicate),))
-        claimed = self.store.claim(request)
-        self.store.apply([GiveBack(task.lease, task.attributes) for task in claimed])
+    def claimed(self, predicate: Predicate, limit: int, lane: Lane | None = None) -> list[TaskId]:
+        """The ids that a claim takes, by a walk or by a lane, all released again afterwards."""
+        chosen = self._route(predicate) if lane is None else by_lane(lane)
+        claimed = self.store.claim(ClaimRequest("differential", uuid4().hex, _TTL, limit, (chosen,)))
+        self.laned.apply([(GiveBack(task.lease, task.attributes), task) for task in claimed])
         return [task.id for task in claimed]
 
     def _route(self, predicate: Predicate) -> Route:
@@ -102,34 +121,51 @@ class Round:
 
 
 def compare(
-    store: Store, pairs: int, seed: int, tasks: int = 128, progress: Callable[[Findings], None] | None = None
+    store: Store,
+    pairs: int,
+    seed: int,
+    tasks: int = 128,
+    progress: Callable[[Findings], None] | None = None,
+    *,
+    by_lanes: bool = False,
 ) -> Findings:
-    """Try at least `pairs` (predicate, task) pairs on an empty store, a fresh queue of `tasks` every 512 predicates."""
+    """Try at least `pairs` (predicate, task) pairs on an empty store, a fresh queue of `tasks` every 512 predicates.
+
+    With `by_lanes`, each predicate that is tried by a claim has a lane, and is tried by a claim through it, too.
+    """
     hostile, findings, serial = Hostile(seed), Findings(), 0
     while findings.pairs < pairs:
-        _run(Round.begin(store, hostile, serial, tasks), hostile, findings, pairs)
+        size = min(PREDICATES_A_ROUND, -(-(pairs - findings.pairs) // tasks))
+        predicates = [hostile.predicate() for _ in range(size)]
+        tried = Round.begin(store, hostile, serial, tasks, predicates[::CLAIM_EVERY] if by_lanes else ())
+        _run(tried, predicates, hostile, findings)
+        tried.end()
         serial += 1
         if progress is not None:
             progress(findings)
     return findings
 
 
-def _run(each: Round, hostile: Hostile, findings: Findings, pairs: int) -> None:
-    for _ in range(PREDICATES_A_ROUND):
-        if findings.pairs >= pairs:
-            return
-        predicate = hostile.predicate()
+def _run(each: Round, predicates: Sequence[Predicate], hostile: Hostile, findings: Findings) -> None:
+    for number, predicate in enumerate(predicates):
         if findings.predicates < PREDICATES_A_ROUND:
             findings.reach.note(predicate, each.tasks)
         expected = each.expected(predicate)
         findings.judge(Answer("find", predicate, expected, each.found(predicate)))
         findings.judge(Answer("count", predicate, [str(len(expected))], [str(each.counted(predicate))]))
-        if findings.predicates % CLAIM_EVERY == 0:
-            limit = hostile.random.randint(1, len(each.tasks))
-            claimed = each.claimed(predicate, limit)
-            first = claimed if are_first(each.store, claimed, expected, limit) else expected[:limit]
-            findings.judge(Answer("claim", predicate, first, claimed))
-            findings.claims += 1
+        if number % CLAIM_EVERY == 0:
+            _claim(each, predicate, hostile.random.randint(1, len(each.tasks)), expected, findings)
         findings.predicates += 1
         findings.pairs += len(each.tasks)
         findings.matched += len(expected)
+
+
+def _claim(each: Round, predicate: Predicate, limit: int, expected: list[TaskId], findings: Findings) -> None:
+    lane = each.lanes.get(normalize(predicate))
+    ways = {"claim": None} if lane is None else {"claim": None, "claim by lane": lane}
+    for by, chosen in ways.items():
+        got = each.claimed(predicate, limit, chosen)
+        first = got if are_first(each.store, got, expected, limit) else expected[:limit]
+        findings.judge(Answer(by, predicate, first, got))
+    findings.claims += 1
+    findings.by_lanes += lane is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from operator import attrgetter
 from typing import Any, Protocol
@@ -86,13 +86,13 @@ def make_task(
     *,
     created_at: int = START,
     ready_at: int = START,
-    attributes: dict[str, Value] | None = None,
+    attributes: Mapping[str, Value] | None = None,
     **fields: Any,  # Any: whatever fields of TaskRecord a check cares about
 ) -> TaskRecord:
     """A READY task on `QUEUE`, of which a check names only what it is about."""
     chosen = task_id or f"task-{next(_serial):06d}"
     given: dict[str, Any] = {"queue": QUEUE, "step": "charge", "instance_id": chosen} | fields  # Any: as above
-    return TaskRecord(chosen, created_at=created_at, ready_at=ready_at, attributes=attributes or {}, **given)
+    return TaskRecord(chosen, created_at=created_at, ready_at=ready_at, attributes=dict(attributes or {}), **given)
 
 
 def route(predicate: Predicate, queue: str = QUEUE) -> Route:

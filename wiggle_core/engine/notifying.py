@@ -96,16 +96,25 @@ class _Post:
     def _ring(self) -> None:
         """Have the thread look, which begins with the first call."""
         if self._thread is None and not self._is_closed:
-            self._bell, self._rope = os.pipe()
-            os.set_blocking(self._bell, False)
-            os.set_blocking(self._rope, False)
-            self._thread = Thread(target=self._run, name="wiggle-messenger", daemon=True)
-            self._thread.start()
-            # A program that ends without closing its engine has told nothing yet of the last tasks it enqueued.
-            atexit.register(self.close)
+            try:
+                self._begin()
+            except (OSError, RuntimeError) as error:  # no file or thread is left, or the interpreter is ending
+                # Not raised: whoever enqueued has stored the task.
+                _log.warning("other processes are not told of tasks yet: %s", error)
         if self._rope >= 0:
             with suppress(BlockingIOError):  # it rings already
                 os.write(self._rope, b"\0")
+
+    def _begin(self) -> None:
+        thread = Thread(target=self._run, name="wiggle-messenger", daemon=True)
+        if self._rope < 0:
+            self._bell, self._rope = os.pipe()
+            os.set_blocking(self._bell, False)
+            os.set_blocking(self._rope, False)
+        thread.start()
+        self._thread = thread
+        # A program that ends without closing its engine has told nothing yet of the last tasks it enqueued.
+        atexit.register(self.close)
 
     # In the thread
 

@@ -6,6 +6,7 @@ Any number of processes do this at once: every step may be done twice.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -15,7 +16,7 @@ from wiggle_core.criteria.tree import TRUE
 from wiggle_core.errors import CriteriaError, WiggleError
 from wiggle_core.lanes.book import LaneBook
 from wiggle_core.lanes.filling import clear, complete, resume
-from wiggle_core.lanes.planner import Planner, Verdict
+from wiggle_core.lanes.planner import MAX_LANES, Planner, Verdict
 from wiggle_core.stores.lanes import Lane, LaneId, LaneRow, Lanes, LaneState, NewLane
 from wiggle_core.stores.store import Route, Store
 from wiggle_core.worker.feasibility import can_match
@@ -76,12 +77,21 @@ class LaneKeeper:
 
         Returns them as they are then: FILLING still when for `patience` seconds somebody held a transaction that began
         before; a later pass goes on. Raises NoLanes, StoreError; CriteriaError, with nothing opened, for a predicate
-        that takes every task or none: what a lane could tell, its queue tells alone.
+        that takes every task or none, and for more than MAX_LANES in a queue.
         """
+        self._require_room(routes)
         for route in routes:
             _require_choice(route)
         wanted = [NewLane(route.queue, route.predicate, reason, is_pinned=True) for route in routes]
         return self._open(wanted, patience)
+
+    def _require_room(self, routes: Sequence[Route]) -> None:
+        known = self._book.refresh()
+        present = Counter(lane.queue for lane in known.lanes.values())
+        new = {route for route in routes if (route.queue, route.predicate) not in known.by_predicate}
+        for queue, more in Counter(route.queue for route in new).items():
+            if present[queue] + more > MAX_LANES:
+                raise CriteriaError(f"queue {queue!r} has {present[queue]} lanes, and at most {MAX_LANES} (N4)")
 
     def close(self, ids: Collection[LaneId], *, patience: float = PATIENCE_SECONDS) -> list[Lane]:
         """Close lanes, and delete their rows; those that this call began to close. Raises NoLanes, StoreError."""

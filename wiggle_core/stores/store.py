@@ -330,7 +330,8 @@ class Enlist(Protocol):
     caller's own transaction."""
 
     def enlist(self, connection: object, tasks: Sequence[TaskRecord]) -> None:
-        """Insert tasks by way of the caller's connection, to be committed or rolled back with what else it does.
+        """Insert tasks, in id order as they are given (L7), by way of the caller's connection, to be committed or
+        rolled back with what else it does.
 
         READY ones enter SCHEDULED and due, so that a transaction which is left open holds nothing of ours (N3). An id
         that is live, or in history, is left alone (L4). Nothing is replayed: after a StoreError the caller's

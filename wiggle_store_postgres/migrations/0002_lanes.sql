@@ -29,6 +29,7 @@ CREATE TABLE lane (
 
 CREATE UNIQUE INDEX lane_entered ON lane (queue, fingerprint) WHERE state IN ('FILLING', 'OPEN');
 CREATE INDEX lane_changed ON lane (revision);
+CREATE INDEX lane_unfinished ON lane (id) WHERE state IN ('FILLING', 'CLOSING');
 
 -- One row. Below `forgotten` there were changes of lanes that are gone; every epoch up to `drained` is held by nobody.
 CREATE TABLE lane_epoch (
@@ -59,13 +60,17 @@ CREATE TABLE lane_task (
 );
 
 -- Whoever makes tasks READY calls this in the same statement, and goes by the answer: the `ready_no` of those tasks,
--- or NULL if they were placed by an epoch that is over. The lock is tried and never waited for, and it is held until
+-- or NULL if they were placed by an epoch that is over. Given NULL, since none becomes READY, it has nothing to do. The
+-- lock is tried and never waited for, and it is held until
 -- the transaction ends. Only then is the epoch read, by a statement of its own with a snapshot of its own: one that
 -- was taken before the lock would show the past. Above READ COMMITTED there is no such snapshot.
 CREATE FUNCTION hold_epoch(placed bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     number bigint;
 BEGIN
+    IF placed IS NULL THEN
+        RETURN 0;
+    END IF;
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'wiggle needs READ COMMITTED' USING ERRCODE = 'invalid_transaction_state';
     END IF;

@@ -21,7 +21,6 @@ CREATE TABLE lane (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     state TEXT NOT NULL,
     queue TEXT NOT NULL,
-    fingerprint TEXT NOT NULL,
     epoch INTEGER NOT NULL,
     revision INTEGER NOT NULL,
     is_pinned INTEGER NOT NULL,
@@ -31,11 +30,11 @@ CREATE TABLE lane (
     work_at INTEGER NOT NULL,
     hits INTEGER NOT NULL,
     reason TEXT NOT NULL,
-    -- JSON.
+    -- JSON, the same for the same normal form.
     predicate TEXT NOT NULL
 ) STRICT;
 
-CREATE UNIQUE INDEX lane_entered ON lane (queue, fingerprint) WHERE state IN ('FILLING', 'OPEN');
+CREATE UNIQUE INDEX lane_entered ON lane (queue, predicate) WHERE state IN ('FILLING', 'OPEN');
 CREATE INDEX lane_unfinished ON lane (work_at) WHERE state IN ('FILLING', 'CLOSING');
 CREATE INDEX lane_revision ON lane (revision);
 

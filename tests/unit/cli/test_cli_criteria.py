@@ -25,6 +25,10 @@ WAYS = {
     "claim on memory": ["--store", "memory://", "--claim"],
     "find on sqlite": ["--store", "sqlite://"],
     "claim on sqlite": ["--store", "sqlite://", "--claim"],
+    "walk on memory": ["--store", "memory://", "--claim", "--lanes", "off"],
+    "lanes on memory": ["--store", "memory://", "--claim", "--lanes", "on"],
+    "walk on sqlite": ["--store", "sqlite://", "--claim", "--lanes", "off"],
+    "lanes on sqlite": ["--store", "sqlite://", "--claim", "--lanes", "on"],
 }
 
 
@@ -225,11 +229,15 @@ def test_tasks_are_taken_as_given(wiggle: Wiggle, tmp_path: Path, way: list[str]
     assert ended.lines == [["early", "late"], ["early"], ["early", "late"]]
 
 
-def test_a_claim_leaves_nothing_behind(wiggle: Wiggle, tmp_path: Path, tasks: str) -> None:
+@pytest.mark.parametrize("lanes", ["on", "off"])
+def test_a_claim_leaves_nothing_behind(wiggle: Wiggle, tmp_path: Path, tasks: str, lanes: str) -> None:
     """Section 9: everything is released before the next criteria, so the same question has the same answer."""
-    criteria = write_lines(tmp_path / "c", *[{"where": None}] * 3)
-    ended = wiggle("criteria", "match", "--tasks", tasks, "--criteria", criteria, "--store", "sqlite://", "--claim")
-    assert ended.lines == [CASES["cases"][0]["expect"]] * 3
+    wheres = [None, {"op": "not", "args": [STEP]}] * 10
+    criteria = write_lines(tmp_path / "c", *({"where": where} for where in wheres))
+    way = ("--store", "sqlite://", "--claim", "--lanes", lanes)
+    ended = wiggle("criteria", "match", "--tasks", tasks, "--criteria", criteria, *way)
+    assert ended.lines == ended.lines[:2] * 10
+    assert ended.lines[0] == CASES["cases"][0]["expect"]
 
 
 def test_refused_criteria_keep_their_line(wiggle: Wiggle, tmp_path: Path, tasks: str) -> None:

@@ -35,6 +35,9 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("enqueue",), 3, "wiggle db upgrade"),
     (("task", "show", "x"), 3, "wiggle db upgrade"),
     (("criteria", "explain", "--text", "TRUE"), 3, "wiggle db upgrade"),
+    (("lanes",), 3, "wiggle db upgrade --store sqlite:///wiggle.db"),
+    (("lanes", "open", "--text", "step = 'a'"), 3, "wiggle db upgrade"),
+    (("lanes", "close", "1"), 3, "wiggle db upgrade"),
     (("db", "upgrade", "--store", "sqlite:///no/such/folder/x.db"), 3, "(reference "),
     (("criteria", "match", "--tasks", "none", "--criteria", "none"), 2, "none: No such file or directory"),
     (("criteria", "match", "--tasks", ".", "--criteria", "none"), 2, ".: Is a directory"),
@@ -70,6 +73,7 @@ def test_every_command_has_json(wiggle: Wiggle) -> None:
     commands: list[tuple[str, ...]] = [("plugins",), ("enqueue",), ("backlog",), ("worker",)]
     commands += [("db", each) for each in ("upgrade", "check", "sql", "roles")]
     commands += [("criteria", each) for each in ("check", "match", "explain")]
+    commands += [("lanes",), *(("lanes", each) for each in ("list", "open", "close"))]
     commands += [("attributes", "extract"), *(("task", each) for each in ("show", "cancel", "retry"))]
     for command in commands:
         ended = wiggle(*command, "--help")

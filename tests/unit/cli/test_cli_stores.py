@@ -46,7 +46,7 @@ def test_upgrade_creates_the_schema_once(wiggle: Wiggle, tmp_path: Path) -> None
 def test_only_upgrade_makes_a_file(wiggle: Wiggle, tmp_path: Path) -> None:
     """Section 9: nothing else runs DDL, or leaves an empty file behind."""
     url = f"sqlite:///{tmp_path}/none.db"
-    for arguments in (("db", "check"), ("db", "sql"), ("backlog",), ("task", "show", "x"), ("enqueue",)):
+    for arguments in (("db", "check"), ("db", "sql"), ("backlog",), ("task", "show", "x"), ("enqueue",), ("lanes",)):
         wiggle(*arguments, "--store", url)
     assert not (tmp_path / "none.db").exists()
 
