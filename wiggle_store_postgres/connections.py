@@ -1,4 +1,5 @@
-"""Connections to PostgreSQL: pooled, in autocommit, statements sent unprepared but for claims (PG6, PG16).
+"""Connections to PostgreSQL: pooled, in autocommit. Claims, changes and enqueues are prepared where the session is
+ours, since no value can change their plans; everything else is sent unprepared, and planned for its values (PG6, PG16).
 
 A single statement is its own transaction, which saves the round trips of BEGIN and COMMIT; what needs more statements
 asks for a transaction. Statements name the schema as `$schema`: a search path would not survive a pooler.

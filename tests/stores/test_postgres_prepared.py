@@ -3,6 +3,7 @@ executions; and where nothing may be prepared."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -11,7 +12,8 @@ from psycopg.sql import Literal
 from tests.stores.postgres_schemas import open_url, with_options
 from tests.stores.test_postgres_plans import REGION, SHAPES, claim, fill, filled_url, require_walk
 from wiggle_core.criteria.tree import normalize
-from wiggle_core.stores.store import GiveBack, Route
+from wiggle_core.stores.store import Finish, GiveBack, Route
+from wiggle_core.tasks.task import State
 from wiggle_store_postgres.claims import statement_for
 from wiggle_store_postgres.connections import Session
 from wiggle_store_postgres.store import PostgresStore
@@ -24,7 +26,7 @@ _LANE_ROWS = """
     SELECT $1::bigint, priority, created_at, ready_at, id, ready_no FROM $schema.task
     WHERE queue = 'payments' AND state = 'READY' ON CONFLICT DO NOTHING
 """
-_KEPT = "SELECT name, generic_plans FROM pg_prepared_statements"
+_KEPT = "SELECT name, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%picked%'"
 
 
 @pytest.fixture
@@ -82,6 +84,24 @@ def test_a_claim_without_criteria_is_planned_once(store: PostgresStore) -> None:
     assert plans >= 3
 
 
+def test_enqueues_and_settlements_are_planned_once(store: PostgresStore) -> None:
+    """PG5, PG6, L7: the plans kept for the statements of a working day find tasks by their ids alone."""
+    for _ in range(14):
+        fill(store, 1, queue="day")
+        (held,) = claim(store, Route("day"), limit=1)
+        store.extend([held.lease], 30_000_000)
+        store.apply([Finish(held.lease, State.DONE)])
+    with store._connections.reading() as session:
+        kept = session.rows("SELECT name, statement, parameter_types, generic_plans FROM pg_prepared_statements")
+        assert len(kept) == 4
+        for name, statement, types, plans in kept:
+            assert plans >= 3, statement
+            plan = "\n".join(plan_of(session, name, [None] * len(types)))
+            used = set(re.findall(r"Index Scan using (\w+) on task", plan))
+            assert used <= {"task_dispatch" if "picked" in statement else "task_id", "task_id"}, plan
+            assert "Seq Scan on task" not in plan
+
+
 def test_a_claim_by_a_lane_is_planned_once(store: PostgresStore) -> None:
     """PG5, PG6: the plan of a claim by a lane reads the lane's head and finds tasks by their ids."""
     with store._connections.changing() as session:
@@ -110,14 +130,14 @@ def test_a_long_list_is_planned_for_its_values(store: PostgresStore) -> None:
     [{"pgbouncer": "1"}, {"options": "-c enable_sort=on"}, {"options": "-c plan_cache_mode=force_generic_plan"}],
 )
 def test_nothing_is_prepared_without_our_settings(filled_url: str, options: dict[str, str]) -> None:
-    """PG6, PG7, PG16: where the session is not ours or plans by other settings, claims go unprepared."""
+    """PG6, PG7, PG16: where the session is not ours or plans by other settings, nothing is prepared."""
     store = open_url(with_options(filled_url, pool_size="1", **options))
     for _ in range(7):
         held = claim(store, Route("payments", normalize(REGION == "eu")), limit=2)
         assert len(held) == 2
         store.apply([GiveBack(task.lease, task.attributes) for task in held])
     with store._connections.reading() as session:
-        assert session.rows(_KEPT) == []
+        assert session.rows("SELECT name FROM pg_prepared_statements") == []
     store.close()
 
 
