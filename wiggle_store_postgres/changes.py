@@ -2,7 +2,8 @@
 
 Every statement locks its rows in id order before it changes one (L7, PG14), and tests its guard on the row as it is
 once it has the lock. One kind of change is one statement and one round trip; several kinds share a transaction, which
-locks the tasks of all of them first.
+locks the tasks of all of them first. They are prepared: one JSON list is like another to the planner, and planning cost
+the server twice what a single settlement does.
 """
 
 from __future__ import annotations
@@ -246,10 +247,11 @@ def _carry_out(
     """Send a statement; the ids of the tasks that it changed. Raises StaleLanes (N3)."""
     given = json.dumps(items, ensure_ascii=False)
     if statement.text_with_lanes is None:
-        changed = session.rows(statement.text, (given, now))
+        changed = session.rows(statement.text, (given, now), prepare=True)
     else:
         has_lanes = any(item[_LANES] for item in items)
-        changed = session.rows(statement.text_with_lanes if has_lanes else statement.text, (given, now, epoch))
+        text = statement.text_with_lanes if has_lanes else statement.text
+        changed = session.rows(text, (given, now, epoch), prepare=True)
         if not changed:
             require_current(session, epoch)
     yield from (task_id for task_id, _ in changed)
@@ -261,5 +263,5 @@ def extend(connections: Connections, now: int | None, leases: Sequence[Lease], t
         return set()
     items: list[Item] = [(lease.task_id, lease.token, None, None, None, ttl, None, None) for lease in leases]
     with connections.changing() as session:
-        held = session.rows(_EXTEND, (json.dumps(items, ensure_ascii=False), now))
+        held = session.rows(_EXTEND, (json.dumps(items, ensure_ascii=False), now), prepare=True)
     return {Lease(task_id, token) for task_id, token in held}

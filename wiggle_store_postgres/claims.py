@@ -8,6 +8,11 @@ A route with a lane reads the lane's first rows instead, and locks the task of e
 lane rows that were written since, for a task that came back, stay where they are when it leases that task (PG13). They
 do no harm: `ready_no` is tested with the lock held, and no row that has died can live again. The other way round, a row
 whose task was not READY by that number in the snapshot will never be live again, and may be deleted.
+
+Claims are prepared (PG6): parsing and planning one cost the server twice what carrying it out does. PostgreSQL keeps
+one plan for all values once that looks no dearer than plans for given values did. It cannot be another plan, since our
+settings leave no choice, but it would look dear if it had to read a tenth of the queue, as is assumed of a limit that
+is not known. So a limit stands in the text: the next power of two, lest each limit has a statement of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +45,9 @@ PRUNING_PAUSE = 0.1
 """How many seconds lie at least between two prunings of a lane's head. Rows that are passed by may be those of tasks
 that other claims lock just now, and then there is nothing to delete."""
 
+_HASHED = 9
+"""From so many values on PostgreSQL looks a value up in a list by its hash, if the plan knows the list."""
+
 _OWNER, _TOKEN, _NOW, _TTL, _LIMIT = "$1", "$2", "$3", "$4", "$5"
 _FIXED_BINDS = 5
 
@@ -49,9 +57,11 @@ IS_READY = "task.state NOT IN ('SCHEDULED', 'RUNNING')"
 
 _WALK = f"""
     {{name}} AS MATERIALIZED (
-        SELECT {ORDER} FROM $schema.task
-        WHERE queue = ${{queue}} AND state = 'READY' AND {{condition}}
-        ORDER BY {ORDER} LIMIT {_LIMIT}::bigint FOR UPDATE SKIP LOCKED
+        SELECT * FROM (
+            SELECT {ORDER} FROM $schema.task
+            WHERE queue = ${{queue}} AND state = 'READY' AND {{condition}}
+            ORDER BY {ORDER} LIMIT {{most}} FOR UPDATE SKIP LOCKED
+        ) AS free LIMIT {_LIMIT}::bigint
     )"""
 _MERGED = f"""
     picked AS MATERIALIZED (
@@ -70,21 +80,23 @@ _LEASE = f"""
 # LATERAL, and a lock inside, leave the planner no other way to join.
 _LANE = f"""
     {{name}} AS MATERIALIZED (
-        SELECT {", ".join(f"head.{column}" for column in ORDER.split(", "))}, head.place, head.number FROM (
-            SELECT ctid AS place, {ORDER}, ready_no, row_number() OVER (ORDER BY {ORDER}, ready_no) AS number
-            FROM $schema.lane_task WHERE lane = ${{lane}}::bigint AND (SELECT are_open FROM standing)
-            ORDER BY {ORDER}, ready_no LIMIT {_LIMIT}::bigint + {DEAD_ROWS}
-        ) AS head CROSS JOIN LATERAL (
-            SELECT FROM $schema.task AS task
-            WHERE task.id = head.id AND task.ready_no = head.ready_no AND {IS_READY}
-            FOR UPDATE SKIP LOCKED
-        ) AS locked
-        ORDER BY head.priority, head.created_at, head.ready_at, head.id, head.ready_no LIMIT {_LIMIT}::bigint
+        SELECT * FROM (
+            SELECT {", ".join(f"head.{column}" for column in ORDER.split(", "))}, head.place, head.number FROM (
+                SELECT ctid AS place, {ORDER}, ready_no, row_number() OVER (ORDER BY {ORDER}, ready_no) AS number
+                FROM $schema.lane_task WHERE lane = ${{lane}}::bigint AND (SELECT are_open FROM standing)
+                ORDER BY {ORDER}, ready_no LIMIT {{most}} + {DEAD_ROWS}
+            ) AS head CROSS JOIN LATERAL (
+                SELECT FROM $schema.task AS task
+                WHERE task.id = head.id AND task.ready_no = head.ready_no AND {IS_READY}
+                FOR UPDATE SKIP LOCKED
+            ) AS locked
+            ORDER BY head.priority, head.created_at, head.ready_at, head.id, head.ready_no LIMIT {{most}}
+        ) AS free LIMIT {_LIMIT}::bigint
     ),
     met_{{number}} AS MATERIALIZED (
         SELECT count(*) AS found, CASE WHEN count(*) = {_LIMIT}::bigint THEN max(number) ELSE (
             SELECT count(*) FROM (
-                SELECT FROM $schema.lane_task WHERE lane = ${{lane}}::bigint LIMIT {_LIMIT}::bigint + {DEAD_ROWS}
+                SELECT FROM $schema.lane_task WHERE lane = ${{lane}}::bigint LIMIT {{most}} + {DEAD_ROWS}
             ) AS head
         ) END AS met FROM {{name}}
     )"""
@@ -95,7 +107,7 @@ _STANDING = """
 # A route without a lane has looked at the state of the others' lanes, too; and what comes behind a lane's rows may be
 # before its tasks (O1).
 _MAY_LEASE = f"""
-        WHERE (SELECT are_open FROM standing) AND (${{is_last}}::boolean OR {_LIMIT}::bigint + {DEAD_ROWS} > ALL (
+        WHERE (SELECT are_open FROM standing) AND (${{is_last}}::boolean OR {{most}} + {DEAD_ROWS} > ALL (
             SELECT met FROM ({{met}}) AS met WHERE found < {_LIMIT}::bigint
         ))"""
 _LEASE_BY_LANE = f""",
@@ -132,6 +144,9 @@ class Statement:
 
     text: str
     binds: tuple[object, ...]
+    is_prepared: bool
+    longest: int
+    """How many rows of a lane are met at most; with so many, there may be more."""
     lanes: tuple[LaneId, ...] = ()
     takes_last: bool = False
 
@@ -147,25 +162,25 @@ class Claiming:
         """Lease the first READY tasks that match, in claim order over all routes (O1-O4). Raises StaleLanes (N3)."""
         if not request.routes or request.limit < 1:
             return []
-        statement = statement_for(request.routes)
+        statement = statement_for(request.routes, request.limit)
         binds = (request.owner, request.token, now, request.ttl, request.limit, *statement.binds)
         if statement.lanes:
-            rows = self._by_lanes(statement, binds, request.limit)
+            rows = self._by_lanes(statement, binds)
         else:
             with self._connections.changing() as session:
-                rows = session.rows(statement.text, binds)
+                rows = session.rows(statement.text, binds, prepare=statement.is_prepared)
         return sorted(map(read_row, rows), key=attrgetter("order_key"))
 
-    def _by_lanes(self, statement: Statement, binds: tuple[object, ...], limit: int) -> list[Row]:
+    def _by_lanes(self, statement: Statement, binds: tuple[object, ...]) -> list[Row]:
         for number in range(TRIES):
             last = (number == TRIES - 1,) if statement.takes_last else ()
             with self._connections.changing() as session:
-                rows = session.rows(statement.text, (*binds, *last))
+                rows = session.rows(statement.text, (*binds, *last), prepare=statement.is_prepared)
             are_open, found, met = rows[0][:3]
             if not are_open:
                 raise StaleLanes
             leased = [row[3:] for row in rows if row[3] is not None]
-            is_cut = not leased and limit + DEAD_ROWS in met
+            is_cut = not leased and statement.longest in met
             for each in zip(statement.lanes, found, met, strict=True):
                 self._prune(*each, is_cut)
             if not is_cut:
@@ -182,18 +197,24 @@ class Claiming:
                 session.run(_PRUNE_HEAD, (lane, met))
 
 
+def statement_for(routes: tuple[Route, ...], limit: int) -> Statement:
+    """The claim over all routes of so many tasks at most."""
+    return _statement(routes, 1 << (limit - 1).bit_length())
+
+
 @lru_cache(maxsize=512)
-def statement_for(routes: tuple[Route, ...]) -> Statement:
-    """The claim over all routes."""
-    parts = list(_parts(routes))
+def _statement(routes: tuple[Route, ...], most: int) -> Statement:
+    parts = list(_parts(routes, most))
     text = ",".join(part.fragment.text for part in parts)
     binds = tuple(bind for part in parts for bind in part.fragment.binds)
     lanes = [part for part in parts if part.lane is not None]
+    is_prepared = not any(isinstance(bind, list) and len(bind) >= _HASHED for bind in binds)
     if lanes:
-        return _with_lanes(parts, lanes, binds)
+        text, names = _with_lanes(parts, lanes, len(binds), most), tuple(part.lane for part in lanes if part.lane)
+        return Statement(text, binds, is_prepared, most + DEAD_ROWS, names, len(parts) > 1)
     if len(parts) > 1:
         text += "," + _MERGED.format(walks=_union(parts, ORDER), place="", condition="")
-    return Statement(f"WITH {text}{_LEASE}", binds)
+    return Statement(f"WITH {text}{_LEASE}", binds, is_prepared, most + DEAD_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,27 +229,30 @@ class _Part:
     fragment: Fragment
 
 
-def _parts(routes: tuple[Route, ...]) -> Iterator[_Part]:
+def _parts(routes: tuple[Route, ...], most: int) -> Iterator[_Part]:
     bound = _FIXED_BINDS
     for number, route in enumerate(routes):
         name = "picked" if len(routes) == 1 else f"walk_{number}"
         if route.lane is not None:
-            fragment = Fragment(_LANE.format(name=name, number=number, lane=bound + 1), (route.lane,))
+            fragment = Fragment(_LANE.format(name=name, number=number, lane=bound + 1, most=most), (route.lane,))
         else:
             condition = WRITER.render(route.predicate, bound + 1)
-            text = _WALK.format(name=name, queue=bound + 1, condition=condition.text)
+            text = _WALK.format(name=name, queue=bound + 1, condition=condition.text, most=most)
             fragment = Fragment(text, (route.queue, *condition.binds))
         yield _Part(name, number, bound + 1, route.lane, fragment)
         bound += len(fragment.binds)
 
 
-def _with_lanes(parts: Sequence[_Part], lanes: Sequence[_Part], binds: tuple[object, ...]) -> Statement:
+def _with_lanes(parts: Sequence[_Part], lanes: Sequence[_Part], bound: int, most: int) -> str:
+    """The claim when there are lanes among its parts."""
     standing = _STANDING.format(lanes=", ".join(f"${part.first}::bigint" for part in lanes), count=len(lanes))
     texts = [standing, *(part.fragment.text for part in parts)]
     tables = [f"met_{part.number}" for part in lanes]
     if len(parts) > 1:
         may_lease = _MAY_LEASE.format(
-            is_last=_FIXED_BINDS + len(binds) + 1, met=" UNION ALL ".join(f"SELECT * FROM {table}" for table in tables)
+            is_last=_FIXED_BINDS + bound + 1,
+            met=" UNION ALL ".join(f"SELECT * FROM {table}" for table in tables),
+            most=most,
         )
         walks = " UNION ALL ".join(
             f"SELECT {ORDER}, {'NULL::tid AS place' if part.lane is None else 'place'} FROM {part.name}"
@@ -236,8 +260,7 @@ def _with_lanes(parts: Sequence[_Part], lanes: Sequence[_Part], binds: tuple[obj
         )
         texts.append(_MERGED.format(walks=walks, place=", place", condition=may_lease))
     met = ", ".join(f"ARRAY[{', '.join(f'{table}.{each}' for table in tables)}]" for each in ("found", "met"))
-    text = f"WITH {','.join(texts)}{_LEASE_BY_LANE.format(met=met, tables=' CROSS JOIN '.join(tables))}"
-    return Statement(text, binds, tuple(part.lane for part in lanes if part.lane is not None), len(parts) > 1)
+    return f"WITH {','.join(texts)}{_LEASE_BY_LANE.format(met=met, tables=' CROSS JOIN '.join(tables))}"
 
 
 def _union(parts: Sequence[_Part], columns: str) -> str:

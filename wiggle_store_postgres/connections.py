@@ -1,4 +1,5 @@
-"""Connections to PostgreSQL: pooled, in autocommit, every statement sent unprepared (PG6, PG16).
+"""Connections to PostgreSQL: pooled, in autocommit. Claims, changes and enqueues are prepared where the session is
+ours, since no value can change their plans; everything else is sent unprepared, and planned for its values (PG6, PG16).
 
 A single statement is its own transaction, which saves the round trips of BEGIN and COMMIT; what needs more statements
 asks for a transaction. Statements name the schema as `$schema`: a search path would not survive a pooler.
@@ -21,7 +22,7 @@ from sqlalchemy.pool import QueuePool
 
 from wiggle_core.errors import PermanentStoreError, TransientStoreError
 from wiggle_store_postgres.errors import DRIVER_ERRORS, translate, translate_refusal
-from wiggle_store_postgres.place import Place
+from wiggle_store_postgres.place import PLANNER, Place
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -31,6 +32,10 @@ Row: TypeAlias = tuple[Any, ...]  # Any: the driver's types are those of the col
 Connection: TypeAlias = psycopg.Connection[Row]
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+PREPARE_FROM = 5
+"""Which execution in a session prepares a statement. That one takes a round trip more."""
+PREPARED = 40
+"""How many statements a session keeps, the last ones used: each takes the server 0.1 MB, one with a lane 0.3 MB."""
 
 
 class Session:
@@ -46,9 +51,10 @@ class Session:
         self._cursor = RawCursor(connection)
         self._is_alone = place.is_pooled
 
-    def rows(self, statement: str, binds: Sequence[object] = ()) -> list[Row]:
-        """Run a statement that answers with rows."""
-        return self._executed(statement, binds).fetchall()
+    def rows(self, statement: str, binds: Sequence[object] = (), *, prepare: bool = False) -> list[Row]:
+        """Run a statement that answers with rows. With `prepare`, one that comes often is kept by the server,
+        where the session is ours."""
+        return self._executed(statement, binds, prepare=prepare).fetchall()
 
     def run(self, statement: str, binds: Sequence[object] = ()) -> int:
         """Run a statement; how many rows it touched."""
@@ -61,10 +67,10 @@ class Session:
         if self._place.is_pooled:
             self.rows(*_local_settings(self._place))
 
-    def _executed(self, statement: str, binds: Sequence[object]) -> RawCursor[Row]:
+    def _executed(self, statement: str, binds: Sequence[object], *, prepare: bool = False) -> RawCursor[Row]:
         text = in_schema(statement, self._place.quoted_schema)
         if not self._is_alone:
-            return self._cursor.execute(text, binds)
+            return self._cursor.execute(text, binds, prepare=None if prepare else False)
         setting, values = _local_settings(self._place)
         with self.connection.pipeline():
             RawCursor(self.connection).execute(BEGIN)
@@ -191,7 +197,11 @@ class Connections:
         self._process = os.getpid()
 
     def _open(self) -> Connection:
-        return connect(self.place)
+        connection = connect(self.place)
+        if not self.place.is_pooled and _holds_settings(connection, self.place):
+            connection.prepare_threshold = PREPARE_FROM - 1
+            connection.prepared_max = PREPARED
+        return connection
 
 
 def connect(place: Place) -> Connection:
@@ -200,6 +210,18 @@ def connect(place: Place) -> Connection:
         return psycopg.connect(autocommit=True, prepare_threshold=None, **_arguments(place))
     except psycopg.Error as error:
         raise translate_refusal(error, place) from error
+
+
+def _holds_settings(connection: Connection, place: Place) -> bool:
+    """Whether the session plans by our settings. A pooler that nobody told us of drops them, and may give what follows
+    a prepared statement to another session; other options in the URL may have replaced them."""
+    names = ", ".join(f"current_setting('{name}')" for name in PLANNER)
+    try:
+        row = connection.execute(f"SELECT {names}".encode(), prepare=False).fetchone()
+    except psycopg.Error as error:
+        connection.close()
+        raise translate(error, place) from error
+    return row == tuple(PLANNER.values())
 
 
 def _arguments(place: Place) -> dict[str, Any]:  # Any: psycopg types its keyword arguments so
@@ -223,4 +245,4 @@ def _roll_back(session: Session) -> None:
     """Undo what was begun and not committed; where that fails, the connection is thrown away and the server does it."""
     if session.connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
         with suppress(psycopg.Error):
-            session.connection.execute("ROLLBACK")
+            session.connection.execute("ROLLBACK", prepare=False)

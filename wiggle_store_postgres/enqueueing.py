@@ -85,7 +85,7 @@ def enqueue(connections: Connections, tasks: Sequence[TaskRecord], placed: Place
     items = [(*inserted_values(task), task.payload, lane_array(lanes.get(task.id, ()))) for task in in_order]
     binds = items[0] if len(items) == 1 else (json.dumps(items, ensure_ascii=False),)
     with connections.changing() as session:
-        inserted = session.rows(statement, (*binds, epoch))
+        inserted = session.rows(statement, (*binds, epoch), prepare=True)
         if not inserted:
             require_current(session, epoch)
     return {task_id for (task_id,) in inserted}

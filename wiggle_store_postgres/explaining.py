@@ -16,7 +16,7 @@ _REMOVED = re.compile(r"Rows Removed by (?:Filter|Index Recheck): ([\d.]+)")
 
 def explain(connections: Connections, now: int | None, route: Route, limit: int) -> Explanation:
     """The statement of a claim by this route, and what PostgreSQL did for it. Nothing stays claimed."""
-    statement = statement_for((route,))
+    statement = statement_for((route,), limit)
     binds = ("", "", now, 0, limit, *statement.binds)
     with connections.rolled_back() as session:
         lines = [line for (line,) in session.rows(f"EXPLAIN (ANALYZE, BUFFERS) {statement.text}", binds)]

@@ -35,14 +35,10 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-# Times and texts must not depend on how the server, the database or the role is set up. The planner is held to the
-# indexes that the statements were written for, whatever its statistics say (PG5); it plans each statement for its own
-# values (PG6). Only speed and time limits hang on these, since a pooler that nobody told us of drops them (PG16).
-_SETTINGS = {
-    "timezone": "UTC",
-    "search_path": "pg_catalog",
-    "idle_in_transaction_session_timeout": "60000",
-    "plan_cache_mode": "force_custom_plan",
+# The planner is held to the indexes that the statements were written for, whatever its statistics say (PG5). It plans
+# each statement for its own values (PG6): `auto` does, as long as the statement is not one that was prepared.
+PLANNER = {
+    "plan_cache_mode": "auto",
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
     "enable_seqscan": "off",
@@ -53,6 +49,13 @@ _SETTINGS = {
     "enable_indexscan": "on",
     "enable_tidscan": "on",
     "enable_sort": "off",  # up to 17, an IN over priorities would leave the order of the index, and sort the queue
+}
+# Times and texts must not depend on how the server, the database or the role is set up. Only speed and time limits hang
+# on these, since a pooler that nobody told us of drops them (PG16).
+_SETTINGS = PLANNER | {
+    "timezone": "UTC",
+    "search_path": "pg_catalog",
+    "idle_in_transaction_session_timeout": "60000",
 }
 
 

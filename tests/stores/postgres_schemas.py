@@ -81,8 +81,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Sequen
 
 
 def _noting(method: Callable[..., Any], sent: list[tuple[str, Sequence[object]]]) -> Callable[..., Any]:
-    def send(session: Session, statement: str, binds: Sequence[object] = ()) -> Any:  # Any: whatever the method says
+    # Any: whatever the method takes besides, and says
+    def send(session: Session, statement: str, binds: Sequence[object] = (), **options: Any) -> Any:
         sent.append((statement, binds))
-        return method(session, statement, binds)
+        return method(session, statement, binds, **options)
 
     return send

@@ -141,7 +141,7 @@ def test_the_seventh_execution_is_planned_like_the_first(lane_url: str, mode: st
 
 def read_by(store: PostgresStore, route: Route, limit: int) -> float:
     """The rows that a claim reads of tasks and lanes, from EXPLAIN's JSON."""
-    statement = statement_for((route,))
+    statement = statement_for((route,), 10)
     binds = ("", "", None, 0, limit, *statement.binds)
     with store._connections.rolled_back() as session:
         ((plan,),) = session.rows(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}", binds)

@@ -185,23 +185,6 @@ def test_behind_a_pooler_a_claim_brings_its_settings(filled_url: str, shape: str
     pooled.close()
 
 
-@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
-def test_the_seventh_execution_is_planned_like_the_first(
-    filled_url: str, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    """PG6: nothing is prepared, so no execution can fall back to a plan that was made without its values."""
-    store = open_url(with_options(filled_url, pool_size="1", options=f"-c plan_cache_mode={mode}"))
-    with recorded(monkeypatch) as sent:
-        for _ in range(7):
-            held = claim(store, Route("payments", normalize(REGION == "eu")), limit=2)
-            assert store.apply([GiveBack(task.lease, task.attributes) for task in held])
-    statement, binds = next(one for one in reversed(sent) if "SKIP LOCKED" in one[0])
-    with store._connections.reading() as session:
-        assert session.rows("SELECT count(*) FROM pg_prepared_statements") == [(0,)]
-        require_walk([line for (line,) in session.rows(f"EXPLAIN {statement}", binds)])
-    store.close()
-
-
 def test_several_routes_are_walked_alike(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """O1: each route reads its own part of the index in order; only what they found is sorted."""
     routes = [Route("payments", normalize(REGION == "eu")), Route("refunds"), Route("none")]
