@@ -14,7 +14,7 @@ from tests.stores.postgres_schemas import connect_plainly, fresh_schema, open_ur
 from tests.stores.test_postgres_facts import claim, ids, ready
 from wiggle_core.errors import InvalidSetting, InvalidStoreUrl, PermanentStoreError, SchemaError
 from wiggle_core.stores.registry import list_plugins
-from wiggle_core.stores.sql.migrations import TABLE
+from wiggle_core.stores.sql.migrations import TABLE, Migration
 from wiggle_core.stores.store import Finish
 from wiggle_core.tasks.task import State
 from wiggle_store_postgres import open_scratch
@@ -133,6 +133,27 @@ def test_migrating_twice_applies_once(url: str) -> None:
     assert store.migrate() == []
     store.verify()
     assert store.audit() == []
+    store.close()
+
+
+def test_the_body_of_a_function_is_part_of_its_statement() -> None:
+    """A semicolon at the end of a line ends a statement, but not between `$$` and `$$`."""
+    sql = "SELECT 1;\nCREATE FUNCTION f() AS $$\nBEGIN\n    RETURN;\nEND\n$$;\n-- x;\nSELECT $$;\n$$, 2;\nSELECT 3"
+    expected = ["SELECT 1", "CREATE FUNCTION f() AS $$\nBEGIN\n    RETURN;\nEND\n$$", "SELECT $$;\n$$, 2", "SELECT 3"]
+    assert Migration("1", sql).statements == expected
+
+
+@pytest.mark.parametrize(
+    ("drop", "name"),
+    [("FUNCTION {}.hold_epoch", "hold_epoch"), ("SEQUENCE {}.ready", "ready"), ("TABLE {}.lane", "lane")],
+)
+def test_what_is_missing_is_found(url: str, drop: str, name: str) -> None:
+    """The audit names functions, sequences and tables that are gone."""
+    store = open_url(url)
+    store.migrate()
+    with connect_plainly(url) as connection:
+        connection.execute(f"DROP {drop.format(schema_of(url))}".encode())
+    assert f"{name} is missing" in store.audit()
     store.close()
 
 
