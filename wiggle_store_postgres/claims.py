@@ -9,6 +9,10 @@ lane rows that were written since, for a task that came back, stay where they ar
 do no harm: `ready_no` is tested with the lock held, and no row that has died can live again. The other way round, a row
 whose task was not READY by that number in the snapshot will never be live again, and may be deleted.
 
+A route with a head reads what comes before the bound from the head's lane, tests the predicate on each task that it
+locks, and walks from the bound only for what is wanted still: index entries before it, of tasks that are gone, are not
+visited (PG4). How many rows it reads is not limited, as it is not for a walk.
+
 Claims are prepared (PG6): parsing and planning one cost the server twice what carrying it out does. PostgreSQL keeps
 one plan for all values once that looks no dearer than plans for given values did. It cannot be another plan, since our
 settings leave no choice, but it would look dear if it had to read a tenth of the queue, as is assumed of a limit that
@@ -17,7 +21,7 @@ is not known. So a limit stands in the text: the next power of two, lest each li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,7 +29,7 @@ from operator import attrgetter
 from time import monotonic
 
 from wiggle_core.errors import StaleLanes, StoreError
-from wiggle_core.stores.lanes import LaneId
+from wiggle_core.stores.lanes import Head, LaneId
 from wiggle_core.stores.sql.rows import read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import ClaimRequest, Route
@@ -59,10 +63,13 @@ _WALK = f"""
     {{name}} AS MATERIALIZED (
         SELECT * FROM (
             SELECT {ORDER} FROM $schema.task
-            WHERE queue = ${{queue}} AND state = 'READY' AND {{condition}}
+            WHERE queue = ${{queue}} AND state = 'READY'{{behind}} AND {{condition}}
             ORDER BY {ORDER} LIMIT {{most}} FOR UPDATE SKIP LOCKED
-        ) AS free LIMIT {_LIMIT}::bigint
+        ) AS free LIMIT {_LIMIT}::bigint{{less}}
     )"""
+BEHIND_HEAD = " AND (priority, created_at) >= (${}::integer, ${}::bigint)"
+"""The places in the claim order from the bound of a head on."""
+_LESS = " - (SELECT count(*) FROM {head})"
 _MERGED = f"""
     picked AS MATERIALIZED (
         SELECT id{{place}} FROM ({{walks}}) AS walk{{condition}} ORDER BY {ORDER} LIMIT {_LIMIT}::bigint
@@ -100,14 +107,28 @@ _LANE = f"""
             ) AS head
         ) END AS met FROM {{name}}
     )"""
+_HEAD = f"""
+    {{name}} AS MATERIALIZED (
+        SELECT * FROM (
+            SELECT {", ".join(f"head.{column}" for column in ORDER.split(", "))}, head.ctid AS place
+            FROM $schema.lane_task AS head CROSS JOIN LATERAL (
+                SELECT FROM $schema.task AS task
+                WHERE task.id = head.id AND task.ready_no = head.ready_no AND {IS_READY} AND {{condition}}
+                FOR UPDATE SKIP LOCKED
+            ) AS locked
+            WHERE head.lane = ${{lane}}::bigint AND (SELECT are_open FROM standing)
+            ORDER BY head.priority, head.created_at, head.ready_at, head.id, head.ready_no LIMIT {{most}}
+        ) AS free LIMIT {_LIMIT}::bigint
+    )"""
 _STANDING = """
     standing AS MATERIALIZED (
         SELECT count(*) = {count} AS are_open FROM $schema.lane WHERE id IN ({lanes}) AND state = 'OPEN'
     )"""
 # A route without a lane has looked at the state of the others' lanes, too; and what comes behind a lane's rows may be
 # before its tasks (O1).
-_MAY_LEASE = f"""
-        WHERE (SELECT are_open FROM standing) AND (${{is_last}}::boolean OR {{most}} + {DEAD_ROWS} > ALL (
+_ARE_OPEN = """
+        WHERE (SELECT are_open FROM standing)"""
+_NONE_IS_CUT = f""" AND (${{is_last}}::boolean OR {{most}} + {DEAD_ROWS} > ALL (
             SELECT met FROM ({{met}}) AS met WHERE found < {_LIMIT}::bigint
         ))"""
 _LEASE_BY_LANE = f""",
@@ -115,7 +136,7 @@ _LEASE_BY_LANE = f""",
     gone AS (
         DELETE FROM $schema.lane_task WHERE ctid = ANY (ARRAY(SELECT place FROM picked WHERE place IS NOT NULL))
     )
-    SELECT standing.are_open, {{met}}, leased.* FROM standing CROSS JOIN {{tables}} LEFT JOIN leased ON true
+    SELECT standing.are_open, {{met}}, leased.* FROM standing{{tables}} LEFT JOIN leased ON true
 """
 # Rows that a snapshot shows to be dead will never live again. They are passed by if another one is deleting them.
 _PRUNE_HEAD = f"""
@@ -137,9 +158,9 @@ _PRUNE_HEAD = f"""
 class Statement:
     """The claim over some routes, and what they bind behind the fixed binds.
 
-    With `lanes`, three columns more come first: whether all of them are OPEN, and, an array each, how many tasks were
-    found by each and how many of its rows were met. If there are other routes as well, one bind more tells whether
-    this is the last try.
+    With `names_lanes`, three columns more come first: whether all lanes are OPEN, those of heads too, and, an array
+    each, how many tasks were found by each of `lanes` and how many of its rows were met. If there are such, and other
+    parts as well, one bind more tells whether this is the last try.
     """
 
     text: str
@@ -147,6 +168,7 @@ class Statement:
     is_prepared: bool
     longest: int
     """How many rows of a lane are met at most; with so many, there may be more."""
+    names_lanes: bool = False
     lanes: tuple[LaneId, ...] = ()
     takes_last: bool = False
 
@@ -164,7 +186,7 @@ class Claiming:
             return []
         statement = statement_for(request.routes, request.limit)
         binds = (request.owner, request.token, now, request.ttl, request.limit, *statement.binds)
-        if statement.lanes:
+        if statement.names_lanes:
             rows = self._by_lanes(statement, binds)
         else:
             with self._connections.changing() as session:
@@ -204,14 +226,15 @@ def statement_for(routes: tuple[Route, ...], limit: int) -> Statement:
 
 @lru_cache(maxsize=512)
 def _statement(routes: tuple[Route, ...], most: int) -> Statement:
-    parts = list(_parts(routes, most))
+    parts = _parts(routes, most)
     text = ",".join(part.fragment.text for part in parts)
     binds = tuple(bind for part in parts for bind in part.fragment.binds)
-    lanes = [part for part in parts if part.lane is not None]
     is_prepared = not any(isinstance(bind, list) and len(bind) >= _HASHED for bind in binds)
-    if lanes:
-        text, names = _with_lanes(parts, lanes, len(binds), most), tuple(part.lane for part in lanes if part.lane)
-        return Statement(text, binds, is_prepared, most + DEAD_ROWS, names, len(parts) > 1)
+    if any(part.lane is not None for part in parts):
+        lanes = tuple(part.lane for part in parts if part.lane is not None and part.is_whole)
+        text = _with_lanes(parts, len(binds), most)
+        takes_last = bool(lanes) and len(parts) > 1
+        return Statement(text, binds, is_prepared, most + DEAD_ROWS, True, lanes, takes_last)
     if len(parts) > 1:
         text += "," + _MERGED.format(walks=_union(parts, ORDER), place="", condition="")
     return Statement(f"WITH {text}{_LEASE}", binds, is_prepared, most + DEAD_ROWS)
@@ -219,48 +242,76 @@ def _statement(routes: tuple[Route, ...], most: int) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one route adds to the statement, under a name; `first` is the number of its first bind, its queue or its
-    lane."""
+    """What a route adds to the statement, under a name; `first` is the number of its first bind, its queue or its lane.
+
+    A route with a head adds two, of which the first reads the head's lane: not the whole of it matches.
+    """
 
     name: str
     number: int
     first: int
     lane: LaneId | None
     fragment: Fragment
+    is_whole: bool = True
 
 
-def _parts(routes: tuple[Route, ...], most: int) -> Iterator[_Part]:
-    bound = _FIXED_BINDS
+def _parts(routes: tuple[Route, ...], most: int) -> list[_Part]:
+    parts: list[_Part] = []
+    is_only = len(routes) == 1 and routes[0].head is None
     for number, route in enumerate(routes):
-        name = "picked" if len(routes) == 1 else f"walk_{number}"
+        first = _FIXED_BINDS + sum(len(part.fragment.binds) for part in parts) + 1
+        name = "picked" if is_only else f"walk_{number}"
         if route.lane is not None:
-            fragment = Fragment(_LANE.format(name=name, number=number, lane=bound + 1, most=most), (route.lane,))
+            fragment = Fragment(_LANE.format(name=name, number=number, lane=first, most=most), (route.lane,))
+            parts.append(_Part(name, number, first, route.lane, fragment))
+        elif route.head is not None:
+            parts += _with_head(number, first, route, route.head, most)
         else:
-            condition = WRITER.render(route.predicate, bound + 1)
-            text = _WALK.format(name=name, queue=bound + 1, condition=condition.text, most=most)
-            fragment = Fragment(text, (route.queue, *condition.binds))
-        yield _Part(name, number, bound + 1, route.lane, fragment)
-        bound += len(fragment.binds)
+            condition = WRITER.render(route.predicate, first)
+            text = _WALK.format(name=name, queue=first, behind="", condition=condition.text, most=most, less="")
+            parts.append(_Part(name, number, first, None, Fragment(text, (route.queue, *condition.binds))))
+    return parts
 
 
-def _with_lanes(parts: Sequence[_Part], lanes: Sequence[_Part], bound: int, most: int) -> str:
+def _with_head(number: int, first: int, route: Route, head: Head, most: int) -> tuple[_Part, _Part]:
+    """What comes before the bound, and what of the rest is wanted still. Both use the binds of one predicate."""
+    condition = WRITER.render(route.predicate, first)
+    lane_binds = (head.lane, *condition.binds)
+    before = _HEAD.format(name=f"head_{number}", lane=first, condition=condition.text, most=most)
+    queue = first + len(lane_binds)
+    walk = _WALK.format(
+        name=f"walk_{number}",
+        queue=queue,
+        behind=BEHIND_HEAD.format(queue + 1, queue + 2),
+        condition=condition.text,
+        most=most,
+        less=_LESS.format(head=f"head_{number}"),
+    )
+    return (
+        _Part(f"head_{number}", number, first, head.lane, Fragment(before, lane_binds), is_whole=False),
+        _Part(f"walk_{number}", number, queue, None, Fragment(walk, (route.queue, head.priority, head.created_at))),
+    )
+
+
+def _with_lanes(parts: Sequence[_Part], bound: int, most: int) -> str:
     """The claim when there are lanes among its parts."""
+    lanes = [part for part in parts if part.lane is not None]
     standing = _STANDING.format(lanes=", ".join(f"${part.first}::bigint" for part in lanes), count=len(lanes))
     texts = [standing, *(part.fragment.text for part in parts)]
-    tables = [f"met_{part.number}" for part in lanes]
+    tables = [f"met_{part.number}" for part in lanes if part.is_whole]
     if len(parts) > 1:
-        may_lease = _MAY_LEASE.format(
-            is_last=_FIXED_BINDS + bound + 1,
-            met=" UNION ALL ".join(f"SELECT * FROM {table}" for table in tables),
-            most=most,
-        )
+        condition = _ARE_OPEN
+        if tables:
+            met = " UNION ALL ".join(f"SELECT * FROM {table}" for table in tables)
+            condition += _NONE_IS_CUT.format(is_last=_FIXED_BINDS + bound + 1, met=met, most=most)
         walks = " UNION ALL ".join(
             f"SELECT {ORDER}, {'NULL::tid AS place' if part.lane is None else 'place'} FROM {part.name}"
             for part in parts
         )
-        texts.append(_MERGED.format(walks=walks, place=", place", condition=may_lease))
-    met = ", ".join(f"ARRAY[{', '.join(f'{table}.{each}' for table in tables)}]" for each in ("found", "met"))
-    return f"WITH {','.join(texts)}{_LEASE_BY_LANE.format(met=met, tables=' CROSS JOIN '.join(tables))}"
+        texts.append(_MERGED.format(walks=walks, place=", place", condition=condition))
+    met = ", ".join(f"ARRAY[{', '.join(f'{table}.{each}' for table in tables)}]::bigint[]" for each in ("found", "met"))
+    joined = "".join(f" CROSS JOIN {table}" for table in tables)
+    return f"WITH {','.join(texts)}{_LEASE_BY_LANE.format(met=met, tables=joined)}"
 
 
 def _union(parts: Sequence[_Part], columns: str) -> str:

@@ -1,17 +1,49 @@
-"""How a claim is carried out: the claim itself, run and rolled back, as PostgreSQL tells of it (N5)."""
+"""How a claim is carried out: the claim itself, run and rolled back, as PostgreSQL tells of it (N5), and how far it has
+to go."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
+from wiggle_core.stores.lanes import Head
 from wiggle_core.stores.store import Explanation, Route
-from wiggle_store_postgres.claims import statement_for
+from wiggle_store_postgres.claims import BEHIND_HEAD, IS_READY, ORDER, statement_for
 from wiggle_store_postgres.connections import Connections
 
 _SCAN = re.compile(r"Scan .*\b(?:on|using \w+ on) (?:task|lane_task)\b.* rows=([\d.]+) loops=(\d+)\)")
 _NODE = re.compile(r"^\s*(?:->|\w.*\(cost=)")
 _REMOVED = re.compile(r"Rows Removed by (?:Filter|Index Recheck): ([\d.]+)")
+
+# The first READY tasks, so that a few that nobody claims do not hide what comes behind them.
+_FIRST = 10
+_EXPLAIN_PAGES = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)"
+_WALKED = f"""
+    (SELECT count(*) FROM (
+        SELECT FROM $schema.task WHERE queue = $1 AND state = 'READY'{{behind}} ORDER BY {ORDER} LIMIT {_FIRST}
+    ) AS walked)"""
+_READ_HEAD = f"""
+    (SELECT count(*) FROM (
+        SELECT FROM $schema.lane_task AS head CROSS JOIN LATERAL (
+            SELECT FROM $schema.task AS task
+            WHERE task.id = head.id AND task.ready_no = head.ready_no AND {IS_READY} LIMIT 1
+        ) AS ready
+        WHERE head.lane = $4::bigint ORDER BY {", ".join(f"head.{column}" for column in ORDER.split(", "))}
+        LIMIT {_FIRST}
+    ) AS head)"""
+
+
+def passed(connections: Connections, queue: str, head: Head | None) -> int:
+    """How many pages a walk reads before it finds the first READY tasks, one allowed for each of these."""
+    binds: list[object] = [queue]
+    read = [_WALKED.format(behind="" if head is None else BEHIND_HEAD.format(2, 3))]
+    if head is not None:
+        read.append(_READ_HEAD)
+        binds += head.priority, head.created_at, head.lane
+    with connections.reading() as session:
+        ((told,),) = session.rows(f"{_EXPLAIN_PAGES} SELECT {', '.join(read)}", binds)
+    pages: int = told[0]["Plan"]["Shared Hit Blocks"] + told[0]["Plan"]["Shared Read Blocks"]
+    return max(0, pages - _FIRST)
 
 
 def explain(connections: Connections, now: int | None, route: Route, limit: int) -> Explanation:

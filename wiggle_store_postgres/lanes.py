@@ -15,9 +15,9 @@ from operator import attrgetter
 from wiggle_core.criteria.tree import Predicate
 from wiggle_core.criteria.wire import predicate_to_object, stored_predicate
 from wiggle_core.criteria.written import to_json
-from wiggle_core.stores.lanes import Lane, LaneChanges, LaneId, LaneRow, LaneState, NewLane, ReadyTasks
+from wiggle_core.stores.lanes import Head, Lane, LaneChanges, LaneId, LaneRow, LaneState, NewLane, ReadyTasks
 from wiggle_core.tasks.task import OrderKey
-from wiggle_store_postgres import lane_rows
+from wiggle_store_postgres import explaining, lane_rows
 from wiggle_store_postgres.connections import Connections, Row, Session
 from wiggle_store_postgres.epochs import EPOCH_LOCK
 from wiggle_store_postgres.moment import moment
@@ -224,6 +224,9 @@ class PostgresLanes:
 
     def sizes(self, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:
         return lane_rows.sizes(self._connections, ids, cap)
+
+    def passed(self, queue: str, head: Head | None) -> int:
+        return explaining.passed(self._connections, queue, head)
 
 
 def _unique(wanted: Sequence[NewLane]) -> dict[tuple[str, str], NewLane]:

@@ -37,6 +37,7 @@ CAPABILITIES = Capabilities(
     max_batch=1_000,
     processes=True,
     durable=True,
+    heads=True,
 )
 
 

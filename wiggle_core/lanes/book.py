@@ -14,8 +14,9 @@ from typing import TypeVar
 from wiggle_core.criteria.evaluate import Evaluable, Matcher, compile_predicate
 from wiggle_core.criteria.tree import Predicate
 from wiggle_core.errors import StaleLanes, TransientStoreError
+from wiggle_core.lanes.heads import open_heads
 from wiggle_core.lanes.matching import LaneIndex
-from wiggle_core.stores.lanes import Lane, LaneChanges, LaneId, LaneState, Placed
+from wiggle_core.stores.lanes import Head, Lane, LaneChanges, LaneId, LaneState, Placed
 from wiggle_core.stores.store import Route, Store
 
 T = TypeVar("T")
@@ -36,6 +37,8 @@ class Knowledge:
     lanes: Mapping[LaneId, Lane] = field(default_factory=dict)
     indexes: Mapping[str, LaneIndex] = field(default_factory=dict)
     by_predicate: Mapping[tuple[str, Predicate], Lane] = field(default_factory=dict)
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    """By queue, for stores that claim by them."""
 
     def entered(self, task: Evaluable, queue: str) -> Sequence[LaneId]:
         """The lanes that a task of the queue enters when it becomes READY."""
@@ -79,6 +82,7 @@ class LaneBook:
             lanes,
             {queue: self._index(queue, each, changes) for queue, each in by_queue.items()},
             {(lane.queue, lane.predicate): lane for lane in entered},
+            open_heads(entered) if self._store.capabilities.heads else {},
         )
 
     def _index(self, queue: str, lanes: Sequence[Lane], changes: LaneChanges) -> LaneIndex:
@@ -108,11 +112,11 @@ class LaneBook:
         raise TransientStoreError("the lanes of the store change so fast that no task can be placed")
 
     def with_lanes(self, routes: Sequence[Route]) -> tuple[Route, ...]:
-        """The routes, each by its lane if there is an open one."""
+        """The routes, each by its lane if there is an open one, else by its queue's head."""
         return tuple(map(self._with_lane, routes))
 
     def _with_lane(self, route: Route) -> Route:
         lane = self.known.by_predicate.get((route.queue, route.predicate))
         if lane is None or lane.state is not LaneState.OPEN:
-            return route
+            return Route(route.queue, route.predicate, head=self.known.heads.get(route.queue))
         return Route(route.queue, route.predicate, lane.id)

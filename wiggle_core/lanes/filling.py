@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from wiggle_core.criteria.evaluate import Matcher, compile_predicate
+from wiggle_core.lanes.heads import is_filled
 from wiggle_core.lanes.matching import LaneIndex
 from wiggle_core.stores.lanes import Lane, LaneId, LaneRow, Lanes, LaneState
 from wiggle_core.tasks.task import OrderKey
@@ -45,7 +46,7 @@ def complete(lanes: Lanes, filling: Sequence[Lane], patience: float) -> bool:
 
 
 def _fill(lanes: Lanes, queue: str, wanted: Sequence[Lane], notes: _Notes) -> None:
-    """Put the READY tasks of a queue into its lanes, in one pass from its head to its end."""
+    """Put the READY tasks of a queue into its lanes, in one pass from its head, to its end or as far as they go."""
     index = LaneIndex(wanted, _compiled)
     tested = [lane.predicate for lane in wanted] if len(wanted) <= FEW else []
     after: OrderKey | None = None
@@ -54,7 +55,7 @@ def _fill(lanes: Lanes, queue: str, wanted: Sequence[Lane], notes: _Notes) -> No
         part = lanes.ready_tasks(queue, tested, after, PART)
         for task, ready_no in part.tasks:
             rows += [LaneRow(lane, task.order_key, ready_no) for lane in index.lanes_of(task)]
-        after = part.last
+        after = None if part.last is None or is_filled(wanted, part.last) else part.last
         while len(rows) >= ROWS or (rows and after is None):
             lanes.fill(rows[:ROWS])
             del rows[:ROWS]

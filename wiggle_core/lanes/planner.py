@@ -19,7 +19,7 @@ from wiggle_core.lanes.book import PLACEMENTS, LaneBook
 from wiggle_core.stores.lanes import Lane, LaneId, LaneState, NewLane
 from wiggle_core.stores.store import ClaimRequest, Route, Store
 from wiggle_core.tasks.feasibility import can_match
-from wiggle_core.tasks.task import TaskRecord
+from wiggle_core.tasks.task import OrderKey, TaskRecord
 
 REFRESH_SECONDS = 1.0
 """How old a claim's knowledge of lanes may be; one that only lacks a lane walks, and loses nothing but time."""
@@ -69,8 +69,18 @@ class _Use:
 
 
 @dataclass(slots=True)
+class _Walk:
+    """A queue that is walked: when that was last, and the last place in its order where a task was found since it was
+    asked for."""
+
+    claimed_at: float
+    reached: OrderKey | None = None
+
+
+@dataclass(slots=True)
 class _Notes:
     uses: dict[Route, _Use] = field(default_factory=dict)
+    walks: dict[str, _Walk] = field(default_factory=dict)
     hits: Counter[LaneId] = field(default_factory=Counter)
 
 
@@ -88,10 +98,13 @@ class Planner:
         self._notes = _Notes()
         self._refreshed_at = float("-inf")
         self._has_lanes = store.lanes is not None and policy is not LanePolicy.OFF
+        self.has_heads = self._has_lanes and store.capabilities.heads
+        """Whether walks go by heads."""
 
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         """The claim, by lanes where there are any. Raises StoreError."""
-        if not self._has_lanes or all(route.predicate == TRUE for route in request.routes):
+        is_needed = self.has_heads or any(route.predicate != TRUE for route in request.routes)
+        if not self._has_lanes or not is_needed:
             return self._store.claim(request)
         if self._clock() - self._refreshed_at >= REFRESH_SECONDS:
             self._refresh()
@@ -114,15 +127,24 @@ class Planner:
     def _note(self, routes: Sequence[Route], claimed: Sequence[TaskRecord], began: float) -> None:
         now = self._clock()
         is_slow = now - began >= SLOW_SECONDS
-        lanes = {route.queue: route.lane for route in routes}
+        by_queue = {route.queue: route for route in routes}
         with self._lock:
             for route in routes:
                 if route.predicate != TRUE:
                     self._note_use(Route(route.queue, route.predicate), now, is_slow and route.lane is None)
+                if route.lane is None:
+                    self._notes.walks.setdefault(route.queue, _Walk(now)).claimed_at = now
             for task in claimed:
-                lane = lanes[task.queue]
-                if lane is not None:
-                    self._notes.hits[lane] += 1
+                self._note_task(by_queue[task.queue], task.order_key)
+
+    def _note_task(self, route: Route, key: OrderKey) -> None:
+        lane = route.lane
+        if lane is None:
+            walk, head = self._notes.walks[route.queue], route.head
+            walk.reached = key if walk.reached is None else max(key, walk.reached)
+            lane = head.lane if head is not None and head.is_before(key) else None
+        if lane is not None:
+            self._notes.hits[lane] += 1
 
     def _note_use(self, route: Route, now: float, is_slow: bool) -> None:
         use = self._notes.uses.setdefault(route, _Use(now))
@@ -142,6 +164,16 @@ class Planner:
             if room[new.queue] >= 0:
                 kept.append(new)
         return kept
+
+    def walked(self) -> dict[str, OrderKey | None]:
+        """The queues that are walked, each with the last place in its order where a task was found since this was asked
+        last, if any was."""
+        longest = self._clock() - FORGOTTEN_SECONDS
+        with self._lock:
+            walks = {queue: walk for queue, walk in self._notes.walks.items() if walk.claimed_at >= longest}
+            reached = {queue: walk.reached for queue, walk in walks.items()}
+            self._notes.walks = {queue: _Walk(walk.claimed_at) for queue, walk in walks.items()}
+            return reached
 
     def _due(self) -> list[Route]:
         now = self._clock()
@@ -200,8 +232,11 @@ class Planner:
         return sum(lane.queue == queue for lane in self._book.known.lanes.values())
 
     def take_hits(self) -> dict[LaneId, int]:
-        """The lanes of the routes in use, with how many tasks were claimed through each since this was asked last."""
+        """The lanes of the routes in use, and the heads of the queues that are walked, with how many tasks were claimed
+        through each since this was asked last."""
+        heads = self._book.known.heads
         with self._lock:
             hits, self._notes.hits = self._notes.hits, Counter()
             used = {lane.id for route in self._notes.uses if (lane := self._lane(route)) is not None}
+            used |= {heads[queue].lane for queue in self._notes.walks if queue in heads}
         return {each: hits[each] for each in used | set(hits)}

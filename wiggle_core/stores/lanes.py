@@ -119,6 +119,23 @@ class ReadyTasks:
     last: OrderKey | None
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A lane of the READY tasks of a queue that come before a bound in its claim order: those with a lower priority, or
+    with this priority and an earlier `created_at`, in epoch microseconds.
+
+    With it a walk begins at the bound, and need not pass by what left the queue before it.
+    """
+
+    lane: LaneId
+    priority: int
+    created_at: int
+
+    def is_before(self, key: OrderKey) -> bool:
+        """Whether the lane has the task of this place, or had it."""
+        return (key.priority, key.created_at) < (self.priority, self.created_at)
+
+
 class Lanes(Protocol):
     """The lanes of a store; `Store.lanes`. Thread-safe. Raises StoreError for any trouble with the database."""
 
@@ -186,4 +203,9 @@ class Lanes(Protocol):
 
     def sizes(self, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:
         """How many rows each of these lanes has, counted up to `cap`, dead ones among them."""
+        ...
+
+    def passed(self, queue: str, head: Head | None) -> int:
+        """How many pages a walk by this head, or by none, reads before it finds the first READY task: few, unless there
+        is much that left the queue and was not cleaned away. 0 where this costs nothing."""
         ...

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
-from itertools import islice
-from operator import attrgetter
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
 from threading import RLock
 
 from sqlalchemy import URL
@@ -50,6 +50,7 @@ CAPABILITIES = Capabilities(
     max_batch=10_000,
     processes=False,
     durable=False,
+    heads=True,
 )
 
 
@@ -133,8 +134,8 @@ class MemoryStore:
             lease_until = self.now() + request.ttl
             claimed = [self._lease(self._live[key.id], request, lease_until) for key in self._first(request)]
             for route in request.routes:
-                if route.lane is not None:
-                    self._lanes.drop_dead_head(route.lane)
+                for lane in route.lanes:
+                    self._lanes.drop_dead_head(lane)
             return claimed
 
     def _first(self, request: ClaimRequest) -> list[OrderKey]:
@@ -146,8 +147,12 @@ class MemoryStore:
         return self._walk(route) if route.lane is None else self._lanes.keys(route.lane)
 
     def _walk(self, route: Route) -> Iterator[OrderKey]:
-        is_match = matcher(route.predicate)
-        return (key for key in self._ready.get(route.queue, ()) if is_match(self._live[key.id]))
+        is_match, keys = matcher(route.predicate), self._ready.get(route.queue, [])
+        found = iter(keys)
+        if (head := route.head) is not None:
+            bound = bisect_left(keys, (head.priority, head.created_at), key=itemgetter(slice(2)))
+            found = chain(self._lanes.keys(head.lane), islice(keys, bound, None))
+        return (key for key in found if is_match(self._live[key.id]))
 
     def _lease(self, task: TaskRecord, request: ClaimRequest, lease_until: int) -> TaskRecord:
         owner, token = request.owner, request.token

@@ -15,6 +15,7 @@ from wiggle_core.criteria.evaluate import Matcher, compile_predicate
 from wiggle_core.criteria.tree import Predicate
 from wiggle_core.errors import StaleLanes
 from wiggle_core.stores.lanes import (
+    Head,
     Lane,
     LaneChanges,
     LaneId,
@@ -293,3 +294,6 @@ class MemoryLanes:
     def sizes(self, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:
         with self._lock:
             return {entry.lane.id: min(cap, len(entry.rows)) for entry in self._known(ids)}
+
+    def passed(self, queue: str, head: Head | None) -> int:
+        return 0  # what left is gone

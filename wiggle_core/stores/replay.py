@@ -17,6 +17,7 @@ from wiggle_core.criteria.tree import Predicate
 from wiggle_core.errors import AmbiguousStoreError, StaleLanes, StoreError, TransientStoreError
 from wiggle_core.stores.lanes import (
     NO_LANES,
+    Head,
     Lane,
     LaneChanges,
     LaneId,
@@ -255,6 +256,9 @@ class ReplayingLanes:
 
     def sizes(self, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:
         return self._try(lambda: self._lanes.sizes(ids, cap))
+
+    def passed(self, queue: str, head: Head | None) -> int:
+        return self._try(lambda: self._lanes.passed(queue, head))
 
 
 def within(store: Store) -> Store:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from sqlalchemy import URL
 
 from wiggle_core.criteria.tree import TRUE, Predicate, Value
-from wiggle_core.stores.lanes import NO_LANES, LaneId, Lanes, Placed
+from wiggle_core.stores.lanes import NO_LANES, Head, LaneId, Lanes, Placed
 from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRecord
 
 
@@ -36,18 +36,30 @@ class Capabilities:
     """Whether several processes can share the store."""
     durable: bool
     """Whether tasks outlive the process."""
+    heads: bool = False
+    """Whether claims go by the head of a route. For stores where tasks that left a queue cost walks until the database
+    cleans up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """One criteria as planned for one claim: a queue and a predicate in normal form.
 
-    With `lane`, a claim reads the lane of that predicate instead of walking the queue (N4).
+    With `lane`, a claim reads the lane of that predicate instead of walking the queue (N4). With `head`, a walk reads
+    what comes before the bound from that lane, and begins at the bound (PG4).
     """
 
     queue: str
     predicate: Predicate = TRUE
     lane: LaneId | None = None
+    head: Head | None = None
+
+    @property
+    def lanes(self) -> tuple[LaneId, ...]:
+        """The lane that a claim by it reads, if any."""
+        if self.lane is not None:
+            return (self.lane,)
+        return () if self.head is None else (self.head.lane,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +245,7 @@ class Store(Protocol):
     def claim(self, request: ClaimRequest) -> list[TaskRecord]:
         """Lease the first READY tasks that match, in claim order over all routes (O1-O4).
 
-        Raises StaleLanes when a route names a lane that is not OPEN (N3).
+        Raises StaleLanes when a route names a lane, that of a head too, that is not OPEN (N3).
         """
         ...
 
