@@ -168,7 +168,7 @@ def _explained(engine: Engine, route: Route) -> tuple[Verdict, Explanation]:
         verdict = engine.lanes.verdict(route)
         # Its lane may be closed between the question and the statement.
         with suppress(StaleLanes):
-            return verdict, engine.store.explain(replace(route, lane=verdict.lane), _CLAIM_LIMIT)
+            return verdict, engine.store.explain(replace(route, lane=verdict.lane, head=verdict.head), _CLAIM_LIMIT)
     raise TransientStoreError("the lanes of the store change so fast that no claim can be explained")
 
 

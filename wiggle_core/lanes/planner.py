@@ -16,7 +16,7 @@ from time import monotonic
 from wiggle_core.criteria.tree import TRUE
 from wiggle_core.errors import StaleLanes
 from wiggle_core.lanes.book import PLACEMENTS, LaneBook
-from wiggle_core.stores.lanes import Lane, LaneId, LaneState, NewLane
+from wiggle_core.stores.lanes import Head, Lane, LaneId, LaneState, NewLane
 from wiggle_core.stores.store import ClaimRequest, Route, Store
 from wiggle_core.tasks.feasibility import can_match
 from wiggle_core.tasks.task import OrderKey, TaskRecord
@@ -56,6 +56,8 @@ class Verdict:
     wanted: str | None = None
     lane: LaneId | None = None
     """The lane by which they go, if they do."""
+    head: Head | None = None
+    """The head by which they walk, if they do."""
 
 
 @dataclass(slots=True)
@@ -195,6 +197,11 @@ class Planner:
 
     def verdict(self, route: Route) -> Verdict:
         """How claims by a route go, by what is known of the lanes, and by a probe where none is open."""
+        found = self._judged(route)
+        head = self._book.known.heads.get(route.queue) if found.lane is None and self.has_heads else None
+        return replace(found, head=head)
+
+    def _judged(self, route: Route) -> Verdict:
         lane = self._lane(route)
         if self._store.lanes is None:
             return Verdict("walk", "the store has no lanes")
