@@ -17,9 +17,20 @@ from __future__ import annotations
 import pytest
 
 _MODULES = (
-    *("attributes", "claiming", "criteria", "documents", "faults", "history", "laned", "lanes", "lanes_audit"),
-    *("lanes_changing", "lanes_faults", "lanes_filling", "lanes_openers", "leases", "machine", "plugin", "processes"),
-    *("racing", "sweeping"),
+    *(
+        "attributes",
+        "claiming",
+        "criteria",
+        "documents",
+        "faults",
+        "heads",
+        "heads_moving",
+        "history",
+        "laned",
+        "lanes",
+    ),
+    *("lanes_audit", "lanes_changing", "lanes_faults", "lanes_filling", "lanes_openers", "leases", "machine", "plugin"),
+    *("processes", "racing", "sweeping"),
 )
 # Plain asserts explain themselves only in modules that pytest knew of before they were imported.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
@@ -30,6 +41,9 @@ from wiggle_core.conformance.contract import add_keywords  # noqa: E402
 from wiggle_core.conformance.criteria import *  # noqa: E402, F403
 from wiggle_core.conformance.documents import *  # noqa: E402, F403
 from wiggle_core.conformance.faults import *  # noqa: E402, F403
+from wiggle_core.conformance.heads import *  # noqa: E402, F403
+from wiggle_core.conformance.heads import headed  # noqa: E402
+from wiggle_core.conformance.heads_moving import *  # noqa: E402, F403
 from wiggle_core.conformance.history import *  # noqa: E402, F403
 from wiggle_core.conformance.laned import laned  # noqa: E402
 from wiggle_core.conformance.lanes import *  # noqa: E402, F403
@@ -45,7 +59,7 @@ from wiggle_core.conformance.processes import *  # noqa: E402, F403
 from wiggle_core.conformance.racing import *  # noqa: E402, F403
 from wiggle_core.conformance.sweeping import *  # noqa: E402, F403
 
-__all__ = ["clock", "laned", "open_handle", "store"]
+__all__ = ["clock", "headed", "laned", "open_handle", "store"]
 __all__ += [name for name in dir() if name.startswith("test_")]
 
 for _name in [name for name in __all__ if name.startswith("test_")]:

@@ -19,6 +19,7 @@ from hypothesis import Phase, settings
 
 from wiggle_core.conformance.contract import read_check
 from wiggle_core.conformance.epoch_saboteurs import EPOCHS, TWO_STEPS
+from wiggle_core.conformance.head_saboteurs import HEADS
 from wiggle_core.conformance.lane_saboteurs import LANES
 from wiggle_core.conformance.misreading import MISREADERS
 from wiggle_core.conformance.saboteurs import LIFE, Saboteur, in_memory
@@ -26,13 +27,13 @@ from wiggle_core.stores.memory import MemoryStore
 
 CONTROL = Saboteur("the reference store", "", in_memory(MemoryStore))
 CONTROLS = (CONTROL, TWO_STEPS)
-SABOTEURS = (*LIFE, *LANES, *EPOCHS, *MISREADERS)
+SABOTEURS = (*LIFE, *LANES, *HEADS, *EPOCHS, *MISREADERS)
 
 _MODULE = "wiggle_core.conformance.sabotaged"
 _OPTIONS = ("-p", "no:cacheprovider", "--assert=plain", "-c", os.devnull, "--rootdir", os.curdir, "-q", "--tb=no")
 # Their other processes would open a right store by its URL.
 _BY_URL = "wiggle_core.conformance.processes"
-_SLOW = "wiggle_core.conformance.lanes_audit"
+_SLOW = ("wiggle_core.conformance.heads_moving", "wiggle_core.conformance.lanes_audit")
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class _Trial:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """What takes seconds is left to those whom nothing else has caught."""
-        items.sort(key=lambda item: isinstance(item, pytest.Function) and item.function.__module__ == _SLOW)
+        items.sort(key=lambda item: isinstance(item, pytest.Function) and item.function.__module__ in _SLOW)
 
     def _tried_by(self, metafunc: pytest.Metafunc) -> list[Saboteur]:
         rules = read_check(metafunc.function).rules
