@@ -120,9 +120,10 @@ class StoredAttributes(Mapping[str, Value]):
         self._stored: dict[str, str] | None = None
 
     def _keys(self) -> dict[str, str]:
-        if self._stored is None:
-            self._stored = json.loads(self._text) if self._text != "{}" else {}
-        return self._stored
+        keys = self._stored
+        if keys is None:
+            keys = self._stored = json.loads(self._text) if self._text != "{}" else {}
+        return keys
 
     def __getitem__(self, name: str) -> Value:
         return decode_key(self._keys()[name])
