@@ -20,6 +20,8 @@ from wiggle_core.conformance.laned import Laned, by_lane
 from wiggle_core.conformance.plugin import QUEUE, claim, ids, make_task, route
 from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import TRUE, Predicate
+from wiggle_core.criteria.wire import predicate_to_object
+from wiggle_core.criteria.written import to_json
 from wiggle_core.errors import PermanentStoreError, StaleLanes
 from wiggle_core.stores.lanes import Lane, LaneRow, LaneState, Placed
 from wiggle_core.stores.store import Change, Finish, GiveBack, Promote, Revive, Route
@@ -28,6 +30,7 @@ from wiggle_store_postgres import claims
 from wiggle_store_postgres.claims import DEAD_ROWS
 from wiggle_store_postgres.connections import Session
 from wiggle_store_postgres.enqueueing import COPY_FROM
+from wiggle_store_postgres.lanes import CLOSED_KEPT
 from wiggle_store_postgres.schema import MIGRATIONS
 from wiggle_store_postgres.store import PostgresStore
 
@@ -425,6 +428,56 @@ KEY = ("priority", "created_at", "ready_at", "id")
 def _waits_for_a_transaction(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
     asked = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid' AND query LIKE '%lane_task%'"
     return bool(connection.execute(asked).fetchall())
+
+
+def test_lanes_that_closed_long_ago_are_forgotten(laned: Laned) -> None:
+    """N3: the last closed lanes are kept for those who knew them; who knows an older state reads all lanes."""
+    old = (
+        "INSERT INTO $schema.lane (queue, digest, predicate, reason, is_pinned, state, epoch, revision, opened_at, "
+        "used_at, work_at) SELECT 'old', number::text, $1, 'r', false, 'CLOSED', 0, number, 1, 1, 1 "
+        "FROM generate_series(1, 1010) AS number"
+    )
+    run(laned, old, to_json(predicate_to_object(TRUE)))
+    run(laned, "UPDATE $schema.lane_epoch SET revision = 1010")
+    (lane,) = laned.open(region == "eu")
+    laned.close(lane)
+    after = laned.lanes.read(0)
+    assert (after.is_whole, after.lanes) == (True, ())
+    assert laned.lanes.read(10).is_whole
+    known = laned.lanes.read(11)
+    assert not known.is_whole
+    assert len(known.lanes) == CLOSED_KEPT
+    assert {each.state for each in known.lanes} == {LaneState.CLOSED}
+    assert laned.lanes.read(after.revision + 1).is_whole  # of a database that was put back to an earlier day
+
+
+def test_what_was_left_unfinished_goes_to_one_caller(laned: Laned) -> None:
+    """N3: of several who look for lanes that nobody works on, each gets others; work on them keeps them."""
+    begun = laned.begin(*(region == f"r{number}" for number in range(6)))
+    assert laned.lanes.unfinished(60_000_000) == []
+    with ThreadPoolExecutor(3) as pool:
+        found = [each.result() for each in [pool.submit(laned.lanes.unfinished, 0) for _ in range(3)]]
+    assert {lane.id for each in found for lane in each} == {lane.id for lane in begun}
+    run(laned, "UPDATE $schema.lane SET work_at = work_at - 120000000")
+    laned.lanes.note_work([begun[0].id, begun[3].id])
+    with ThreadPoolExecutor(3) as pool:
+        found = [each.result() for each in [pool.submit(laned.lanes.unfinished, 60_000_000) for _ in range(3)]]
+    taken = sorted(lane.id for each in found for lane in each)
+    assert taken == [lane.id for lane in begun if lane.id not in (begun[0].id, begun[3].id)]
+
+
+def test_notes_of_use_add_up(laned: Laned) -> None:
+    """N4: hits that several note at once, in any order, are all counted, without a deadlock."""
+    lanes = laned.begin(*(region == f"r{number}" for number in range(20)))
+
+    def note(number: int) -> None:
+        for _ in range(10):
+            laned.lanes.note_use({lane.id: 1 for lane in Random(number).sample(lanes, 20)})
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(note, number) for number in range(4)]:
+            each.result()
+    assert {lane.hits for lane in laned.lanes.read(0).lanes} == {40}
 
 
 # The audit
