@@ -57,8 +57,8 @@ def run(report: Report, asked: Run, console: Console) -> Results:
     report.note("writing beside lanes")
     write = measure_writing(asked.url, asked.written, asked.rounds, asked.seed)
     results = Results(
-        name, server, settings, asked.depth, asked.seed, asked.policy, has_lanes, is_judged, load_per_s, shapes, bare, openings,
-        write,
+        name, server, settings, asked.depth, asked.seed, asked.policy, has_lanes, is_judged, load_per_s,
+        shapes, bare, openings, write,
     )  # fmt: skip
     show(report, console, results)
     judge(report, results)

@@ -69,14 +69,16 @@ def _in_file(url: URL, policy: LanePolicy) -> Iterator[Place]:
     file = Path(f"{url.database}.benchmark-{uuid4().hex[:12]}")
     own = url.set(database=str(file)).render_as_string(hide_password=False)
     try:
-        with (
-            _engine(lambda: open_store(own), policy) as engine,
-            closing(sqlite3.connect(file, isolation_level=None)) as c,
-        ):
-            yield Place(engine, f"SQLite {sqlite3.sqlite_version}", own, bare_sqlite(c))
+        with _engine(lambda: open_store(own), policy) as engine, closing(_connect(file)) as connection:
+            settings = {"synchronous": str(url.query.get("synchronous", "full"))}
+            yield Place(engine, f"SQLite {sqlite3.sqlite_version}", settings, own, bare_sqlite(connection))
     finally:
         for left in file.parent.glob(f"{file.name}*"):
             left.unlink()
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, isolation_level=None)
 
 
 @contextmanager
@@ -90,7 +92,7 @@ def _in_schema(url: URL, policy: LanePolicy) -> Iterator[Place]:
     place, text = read_url(own), own.render_as_string(hide_password=False)
     try:
         with _engine(lambda: open_store(text), policy) as engine, closing(connect(place)) as connection:
-            settings = dict(connection.execute(_SETTINGS).fetchall())
+            settings: dict[str, str] = dict(connection.execute(_SETTINGS).fetchall())
             server = f"PostgreSQL {settings.pop('server_version')}"
             yield Place(engine, server, settings, text, bare_postgres(connection, place, engine.store))
     finally:
