@@ -22,7 +22,7 @@ from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import TRUE, Predicate
 from wiggle_core.criteria.wire import predicate_to_object
 from wiggle_core.criteria.written import to_json
-from wiggle_core.errors import PermanentStoreError, StaleLanes
+from wiggle_core.errors import PermanentStoreError, StaleLanes, TransientStoreError
 from wiggle_core.stores.lanes import Lane, LaneRow, LaneState, Placed
 from wiggle_core.stores.store import Change, Finish, GiveBack, Promote, Revive, Route
 from wiggle_core.tasks.task import State, TaskRecord
@@ -401,6 +401,22 @@ def test_no_row_is_put_into_a_lane_that_closes(laned: Laned) -> None:
     assert laned.lanes.clear([lane.id], 10) == 1
     laned.lanes.fill(rows)
     assert laned.store.audit() == []
+
+
+def test_a_filling_that_cannot_hold_the_epoch_puts_nothing_in(laned: Laned) -> None:
+    """N3: when the lanes change between the filling's look at the epoch and its hold on it, again and again, no row is
+    put in, and the caller is told to try again."""
+    laned.enqueue(eu_tasks(1))
+    (lane,) = laned.begin(region == "eu")
+    part = laned.lanes.ready_tasks(QUEUE, [], None, 1)
+    run(
+        laned,
+        "CREATE OR REPLACE FUNCTION $schema.hold_epoch(placed bigint) RETURNS bigint AS 'SELECT NULL::bigint' "
+        "LANGUAGE sql",
+    )
+    with pytest.raises(TransientStoreError, match="change so fast"):
+        laned.lanes.fill([_row(lane, task, ready_no) for task, ready_no in part.tasks])
+    assert laned.size(lane) == 0
 
 
 def test_a_filling_and_a_closing_wait_for_each_other(laned: Laned, url: str) -> None:
