@@ -54,6 +54,7 @@ def bare_postgres(connection: Connection[tuple[Any, ...]], place: Place, store: 
     from psycopg import RawCursor  # noqa: PLC0415 # the driver is there only where it is used
 
     explain = cache(store.explain)
+    connection.prepare_threshold = 0  # claims of the store's own are prepared, too
 
     def claim(queue: str, limit: int) -> tuple[float, str]:
         told = explain(Route(queue), limit)

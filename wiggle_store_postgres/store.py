@@ -28,12 +28,19 @@ from wiggle_store_postgres.moment import EstimatedClock
 from wiggle_store_postgres.notifying import PostgresLine
 from wiggle_store_postgres.place import Place
 
+# `rare_below`: claims of 10 from 300,000 READY tasks on PostgreSQL 18.6, prepared, lower quartile of 60, by the share
+# of tasks that match, against 0.32 ms without criteria. A row that is passed by takes 0.2 to 0.5 us, whatever the
+# predicate.
+#
+#   share        0.1 %   0.5 %     1 %     2 %     3 %     5 %    30 %
+#   walk (ms)     3.35    0.83    0.57    0.42    0.37    0.35    0.31
+#   lane (ms)     0.57    0.46    0.44    0.43    0.43    0.42    0.43
 CAPABILITIES = Capabilities(
     name="postgresql",
     strict_order=True,
     native_like=True,
     native_predicate=True,
-    rare_below=0.05,
+    rare_below=0.02,
     max_batch=1_000,
     processes=True,
     durable=True,

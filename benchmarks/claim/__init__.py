@@ -52,13 +52,13 @@ def run(report: Report, asked: Run, console: Console) -> Results:
         report.note("claiming by every shape in turn")
         warm_up(place.engine, shapes)
         bare = measure(place, shapes, Effort(asked.claims, asked.seconds), asked.seed)
-        name, server, has_lanes = place.name, place.server, place.has_lanes
+        name, server, settings, has_lanes = place.name, place.server, place.settings, place.has_lanes
         is_judged = place.engine.store.capabilities.durable
     report.note("writing beside lanes")
     write = measure_writing(asked.url, asked.written, asked.rounds, asked.seed)
     results = Results(
-        name, server, asked.depth, asked.seed, asked.policy, has_lanes, is_judged, load_per_s, shapes, bare, openings,
-        write,
+        name, server, settings, asked.depth, asked.seed, asked.policy, has_lanes, is_judged, load_per_s,
+        shapes, bare, openings, write,
     )  # fmt: skip
     show(report, console, results)
     judge(report, results)

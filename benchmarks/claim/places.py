@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,15 @@ from wiggle_core.stores.registry import open_scratch, open_store
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Store
 
+_SETTINGS = """
+    SELECT name, current_setting(name) FROM pg_settings
+    WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'shared_buffers')
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An engine over an empty store. `server` is product and version.
+    """An engine over an empty store. `server` is product and version, `settings` what a commit waits for.
 
     `url` is for other processes, None where no other one can come; `bare` sends the statements of a claim without us,
     None where there are none or they are not known.
@@ -31,6 +36,7 @@ class Place:
 
     engine: Engine
     server: str
+    settings: Mapping[str, str]
     url: str | None = None
     bare: BareClaim | None = None
 
@@ -63,14 +69,16 @@ def _in_file(url: URL, policy: LanePolicy) -> Iterator[Place]:
     file = Path(f"{url.database}.benchmark-{uuid4().hex[:12]}")
     own = url.set(database=str(file)).render_as_string(hide_password=False)
     try:
-        with (
-            _engine(lambda: open_store(own), policy) as engine,
-            closing(sqlite3.connect(file, isolation_level=None)) as c,
-        ):
-            yield Place(engine, f"SQLite {sqlite3.sqlite_version}", own, bare_sqlite(c))
+        with _engine(lambda: open_store(own), policy) as engine, closing(_connect(file)) as connection:
+            settings = {"synchronous": str(url.query.get("synchronous", "full"))}
+            yield Place(engine, f"SQLite {sqlite3.sqlite_version}", settings, own, bare_sqlite(connection))
     finally:
         for left in file.parent.glob(f"{file.name}*"):
             left.unlink()
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, isolation_level=None)
 
 
 @contextmanager
@@ -84,8 +92,9 @@ def _in_schema(url: URL, policy: LanePolicy) -> Iterator[Place]:
     place, text = read_url(own), own.render_as_string(hide_password=False)
     try:
         with _engine(lambda: open_store(text), policy) as engine, closing(connect(place)) as connection:
-            ((version,),) = connection.execute("SELECT current_setting('server_version')").fetchall()
-            yield Place(engine, f"PostgreSQL {version}", text, bare_postgres(connection, place, engine.store))
+            settings: dict[str, str] = dict(connection.execute(_SETTINGS).fetchall())
+            server = f"PostgreSQL {settings.pop('server_version')}"
+            yield Place(engine, server, settings, text, bare_postgres(connection, place, engine.store))
     finally:
         drop(place)
 
@@ -94,7 +103,7 @@ def _in_schema(url: URL, policy: LanePolicy) -> Iterator[Place]:
 def _anywhere(url: str, policy: LanePolicy) -> Iterator[Place]:
     with _engine(lambda: open_scratch(url), policy) as engine:
         name = engine.store.capabilities.name
-        yield Place(engine, f"{name}, Python {platform.python_version()}" if name == "memory" else name)
+        yield Place(engine, f"{name}, Python {platform.python_version()}" if name == "memory" else name, {})
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -47,6 +47,7 @@ class Results:
 
     store: str
     server: str
+    settings: Mapping[str, str]
     depth: int
     seed: int
     lanes: LanePolicy
@@ -76,6 +77,7 @@ class Results:
         return {
             "store": self.store,
             "server": self.server,
+            "settings": dict(self.settings),
             "depth": self.depth,
             "lanes": str(self.lanes),
             "machine": {

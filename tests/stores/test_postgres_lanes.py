@@ -20,7 +20,9 @@ from wiggle_core.conformance.laned import Laned, by_lane
 from wiggle_core.conformance.plugin import QUEUE, claim, ids, make_task, route
 from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import TRUE, Predicate
-from wiggle_core.errors import PermanentStoreError, StaleLanes
+from wiggle_core.criteria.wire import predicate_to_object
+from wiggle_core.criteria.written import to_json
+from wiggle_core.errors import PermanentStoreError, StaleLanes, TransientStoreError
 from wiggle_core.stores.lanes import Lane, LaneRow, LaneState, Placed
 from wiggle_core.stores.store import Change, Finish, GiveBack, Promote, Revive, Route
 from wiggle_core.tasks.task import State, TaskRecord
@@ -28,6 +30,7 @@ from wiggle_store_postgres import claims
 from wiggle_store_postgres.claims import DEAD_ROWS
 from wiggle_store_postgres.connections import Session
 from wiggle_store_postgres.enqueueing import COPY_FROM
+from wiggle_store_postgres.lanes import CLOSED_KEPT
 from wiggle_store_postgres.schema import MIGRATIONS
 from wiggle_store_postgres.store import PostgresStore
 
@@ -174,18 +177,27 @@ def test_tasks_on_their_way_are_in_lanes_that_open_meanwhile(laned: Laned, url: 
     other.close()
 
 
-def test_the_epoch_is_read_behind_its_lock(laned: Laned) -> None:
-    """N3: the function that holds the epoch answers by what was committed while its statement ran, not by the
-    statement's own snapshot."""
-    with store_of(laned)._connections.reading() as session:
-        # The first column is read by the snapshot of the statement, and opens a lane while it is.
-        held = "SELECT epoch, $schema.hold_epoch(0), $schema.hold_epoch(1) FROM $schema.lane_epoch"
-        ((epoch, old, new),) = session.rows(held)
-        assert (epoch, old is None, new is None) == (0, False, True)
-    with store_of(laned)._connections.transaction() as session:
-        ((first,),) = session.rows("SELECT count(*) FROM $schema.lane")
+def test_the_epoch_is_read_behind_its_lock(laned: Laned, url: str) -> None:
+    """N3: the function that holds the epoch answers by what was committed while its statement ran; the statement's own
+    snapshot still shows the past."""
+    statement = (
+        "SELECT kept.epoch, $schema.hold_epoch(0), $schema.hold_epoch(1) IS NOT NULL FROM ("
+        "SELECT epoch, pg_advisory_xact_lock(hashtext('$schema'))::text FROM $schema.lane_epoch OFFSET 0) AS kept"
+    )
+
+    def ask() -> list[tuple[object, ...]]:
+        with store_of(laned)._connections.reading() as session:
+            return session.rows(statement)
+
+    with connect_plainly(url) as gate, ThreadPoolExecutor(1) as pool:
+        name = f'"{make_url(url).query["schema"]}"'
+        gate.execute("SELECT pg_advisory_lock(hashtext(%s))", (name,))
+        asking = pool.submit(ask)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND query LIKE %s"
+        wait_until(lambda: bool(gate.execute(waiting, (f"%{name}.hold_epoch(0)%",)).fetchall()))
         laned.begin(region == "eu")
-        assert (first, session.rows("SELECT $schema.hold_epoch(0) IS NULL")) == (0, [(True,)])
+        gate.execute("SELECT pg_advisory_unlock(hashtext(%s))", (name,))
+        assert asking.result(timeout=20) == [(0, None, True)]
 
 
 def test_above_read_committed_no_task_is_made_ready(laned: Laned, url: str) -> None:
@@ -391,6 +403,22 @@ def test_no_row_is_put_into_a_lane_that_closes(laned: Laned) -> None:
     assert laned.store.audit() == []
 
 
+def test_a_filling_that_cannot_hold_the_epoch_puts_nothing_in(laned: Laned) -> None:
+    """N3: when the lanes change between the filling's look at the epoch and its hold on it, again and again, no row is
+    put in, and the caller is told to try again."""
+    laned.enqueue(eu_tasks(1))
+    (lane,) = laned.begin(region == "eu")
+    part = laned.lanes.ready_tasks(QUEUE, [], None, 1)
+    run(
+        laned,
+        "CREATE OR REPLACE FUNCTION $schema.hold_epoch(placed bigint) RETURNS bigint AS 'SELECT NULL::bigint' "
+        "LANGUAGE sql",
+    )
+    with pytest.raises(TransientStoreError, match="change so fast"):
+        laned.lanes.fill([_row(lane, task, ready_no) for task, ready_no in part.tasks])
+    assert laned.size(lane) == 0
+
+
 def test_a_filling_and_a_closing_wait_for_each_other(laned: Laned, url: str) -> None:
     """N3: whoever fills holds the epoch, so that a lane which closes meanwhile is not cleared before."""
     laned.enqueue(eu_tasks(3))
@@ -425,6 +453,56 @@ KEY = ("priority", "created_at", "ready_at", "id")
 def _waits_for_a_transaction(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
     asked = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid' AND query LIKE '%lane_task%'"
     return bool(connection.execute(asked).fetchall())
+
+
+def test_lanes_that_closed_long_ago_are_forgotten(laned: Laned) -> None:
+    """N3: the last closed lanes are kept for those who knew them; who knows an older state reads all lanes."""
+    old = (
+        "INSERT INTO $schema.lane (queue, digest, predicate, reason, is_pinned, state, epoch, revision, opened_at, "
+        "used_at, work_at) SELECT 'old', number::text, $1, 'r', false, 'CLOSED', 0, number, 1, 1, 1 "
+        "FROM generate_series(1, 1010) AS number"
+    )
+    run(laned, old, to_json(predicate_to_object(TRUE)))
+    run(laned, "UPDATE $schema.lane_epoch SET revision = 1010")
+    (lane,) = laned.open(region == "eu")
+    laned.close(lane)
+    after = laned.lanes.read(0)
+    assert (after.is_whole, after.lanes) == (True, ())
+    assert laned.lanes.read(10).is_whole
+    known = laned.lanes.read(11)
+    assert not known.is_whole
+    assert len(known.lanes) == CLOSED_KEPT
+    assert {each.state for each in known.lanes} == {LaneState.CLOSED}
+    assert laned.lanes.read(after.revision + 1).is_whole  # of a database that was put back to an earlier day
+
+
+def test_what_was_left_unfinished_goes_to_one_caller(laned: Laned) -> None:
+    """N3: of several who look for lanes that nobody works on, each gets others; work on them keeps them."""
+    begun = laned.begin(*(region == f"r{number}" for number in range(6)))
+    assert laned.lanes.unfinished(60_000_000) == []
+    with ThreadPoolExecutor(3) as pool:
+        found = [each.result() for each in [pool.submit(laned.lanes.unfinished, 0) for _ in range(3)]]
+    assert {lane.id for each in found for lane in each} == {lane.id for lane in begun}
+    run(laned, "UPDATE $schema.lane SET work_at = work_at - 120000000")
+    laned.lanes.note_work([begun[0].id, begun[3].id])
+    with ThreadPoolExecutor(3) as pool:
+        found = [each.result() for each in [pool.submit(laned.lanes.unfinished, 60_000_000) for _ in range(3)]]
+    taken = sorted(lane.id for each in found for lane in each)
+    assert taken == [lane.id for lane in begun if lane.id not in (begun[0].id, begun[3].id)]
+
+
+def test_notes_of_use_add_up(laned: Laned) -> None:
+    """N4: hits that several note at once, in any order, are all counted, without a deadlock."""
+    lanes = laned.begin(*(region == f"r{number}" for number in range(20)))
+
+    def note(number: int) -> None:
+        for _ in range(10):
+            laned.lanes.note_use({lane.id: 1 for lane in Random(number).sample(lanes, 20)})
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(note, number) for number in range(4)]:
+            each.result()
+    assert {lane.hits for lane in laned.lanes.read(0).lanes} == {40}
 
 
 # The audit

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,8 @@ from wiggle_core.conformance import (
     sweeping,
 )
 from wiggle_core.conformance.differential import compare
+from wiggle_core.conformance.lane_saboteurs import ForgetsOfManyLanes
+from wiggle_core.conformance.plugin import make_task
 from wiggle_core.conformance.reach import LEAF_CLASSES, VALUE_CLASSES, Reach, leaves
 from wiggle_core.conformance.strategies import Hostile, same_value
 from wiggle_core.criteria.check import check
@@ -200,3 +203,61 @@ def test_the_command_refuses_an_unknown_store(
     monkeypatch.setattr(command, "open_scratch", open_scratch)
     assert command.main(["differential", "--store", "any://"]) == 2
     assert capsys.readouterr().err == "no store serves any://\n"
+
+
+# Lanes
+
+
+class _Laneless(MemoryStore):
+    """Keeps its lanes to itself."""
+
+    @property
+    def lanes(self) -> Any:  # Any: None, where the store below it has lanes
+        return None
+
+
+def test_claims_by_lanes_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """N1, C8: with `--lanes` each predicate that is tried by a claim is tried by one through its lane, and no lane is
+    left behind; a store without lanes is refused."""
+    store = MemoryStore()
+    findings = compare(store, pairs=5_000, seed=1, tasks=32, by_lanes=True)
+    assert findings.disagreements == []
+    assert findings.by_lanes == findings.claims == 20
+    assert store.lanes.read(0).lanes == ()
+    monkeypatch.setattr(command, "open_scratch", lambda url: _Laneless())
+    assert command.main(["differential", "--lanes", "--store", "any://"]) == 2
+    assert capsys.readouterr().err == "the store memory has no lanes\n"
+
+
+def test_a_lane_that_disagrees_is_told() -> None:
+    """N1: an answer by a lane that differs is told as one, whatever the walk answered."""
+    store = ForgetsOfManyLanes()
+    findings = compare(store, pairs=5_000, seed=1, tasks=32, by_lanes=True)
+    assert {answer.by for answer in findings.disagreements} == {"claim by lane"}
+
+
+def test_the_audit_of_lanes_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """N1, N3: the command exits with 0 and prints what was done, leaving the store as empty as it was; with 1 when it
+    found something."""
+    store = MemoryStore()
+    monkeypatch.setattr(command, "open_store", lambda url: store)
+    assert command.main(["lanes", "--store", "any://", "--seconds", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^findings +0$", shown, re.MULTILINE)
+    assert re.search(r"^tasks by lane +[1-9]", shown, re.MULTILINE)
+    assert (store.slices(), store.lanes.read(0).lanes, store.audit()) == ([], (), [])
+    monkeypatch.setattr(command, "open_store", lambda url: ForgetsOfManyLanes())
+    assert command.main(["lanes", "--store", "any://", "--seconds", "1"]) == 1
+
+
+def test_the_audit_of_lanes_wants_an_empty_store(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Style: a store with tasks of somebody's, or without lanes, is left alone: one line, exit code 2."""
+    used = MemoryStore()
+    used.enqueue([make_task("t")])
+    for store in (used, _Laneless()):
+        monkeypatch.setattr(command, "open_store", lambda url, store=store: store)
+        assert command.main(["lanes", "--store", "any://"]) == 2
+        assert capsys.readouterr().err == "a store with lanes is needed, and an empty one\n"
+    assert used.get("t") is not None

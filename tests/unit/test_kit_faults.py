@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from wiggle_core.conformance.faults import LOST, REFUSED, UNANSWERED, Faulty
+from wiggle_core.conformance.laned import new_lane
 from wiggle_core.conformance.plugin import ALL, make_task
+from wiggle_core.criteria.fields import Task
 from wiggle_core.errors import AmbiguousStoreError, TransientStoreError
+from wiggle_core.stores.lanes import LaneState
 from wiggle_core.stores.memory import CAPABILITIES, MemoryStore
 from wiggle_core.tasks.task import State
 
@@ -38,3 +41,19 @@ def test_other_methods_are_the_stores_own() -> None:
     assert store.count(ALL, [State.READY], 10) == 1
     assert store.capabilities == CAPABILITIES
     assert not faulty.struck
+
+
+def test_lanes_fail_where_they_are_told_to() -> None:
+    """N3: a fault point of a method of lanes has its own name, and somebody else acts before the error is raised."""
+    inside = MemoryStore()
+    faulty = Faulty(inside)
+    lanes = faulty.lanes
+    assert lanes is not None
+    faulty.arm("lanes.open", UNANSWERED)
+    faulty.meanwhile = lambda: inside.lanes.finish([1])
+    assert faulty.is_armed("lanes.open")
+    with pytest.raises(AmbiguousStoreError):
+        lanes.open([new_lane(Task.step == "s")])
+    assert [lane.state for lane in lanes.read(0).lanes] == [LaneState.OPEN]
+    assert not faulty.is_armed("lanes.open")
+    assert faulty.struck == {"lanes.open": 1}

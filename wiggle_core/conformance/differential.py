@@ -23,6 +23,9 @@ from wiggle_core.tasks.task import State, TaskId, TaskRecord
 PREDICATES_A_ROUND = 512
 CLAIM_EVERY = 8
 """One predicate in so many is also tried by a claim, which costs as much as many finds."""
+PRUNE_EVERY = 8
+"""Each claim leaves dead rows in the lanes of the others. A store may pass by a thousand of them at most in a claim,
+and then come back with fewer tasks than there are (O2, N4): somebody has to prune, as in life."""
 
 _TTL = 3_600_000_000
 
@@ -162,6 +165,8 @@ def _run(each: Round, predicates: Sequence[Predicate], hostile: Hostile, finding
 
 def _claim(each: Round, predicate: Predicate, limit: int, expected: list[TaskId], findings: Findings) -> None:
     lane = each.lanes.get(normalize(predicate))
+    if lane is not None and findings.by_lanes % PRUNE_EVERY == 0:
+        each.laned.prune()
     ways = {"claim": None} if lane is None else {"claim": None, "claim by lane": lane}
     for by, chosen in ways.items():
         got = each.claimed(predicate, limit, chosen)

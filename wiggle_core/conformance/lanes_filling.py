@@ -113,3 +113,15 @@ def test_dead_rows_go(laned: Laned) -> None:
     claim(laned.store, by_lane(two), limit=5)
     claim(laned.store, by_lane(one), limit=1)
     require_exact(laned, one, two)
+
+
+def test_a_claim_deletes_dead_rows_that_it_met(laned: Laned) -> None:
+    """N1: a claim by a lane does away with dead rows that were before what it returned, so that the next one need not
+    pass by them again."""
+    (one,) = laned.open(n == 1)
+    laned.enqueue([make_task(attributes=ONE) for _ in range(30)])
+    assert len(claim(laned.store, limit=28)) == 28
+    assert len(claim(laned.store, by_lane(one), limit=10)) == 2
+    assert claim(laned.store, by_lane(one)) == []
+    assert laned.size(one) < 28
+    require_exact(laned, one)

@@ -108,7 +108,7 @@ def test_nothing_placed_before_is_missed(open_handle: Callable[[], Store]) -> No
     whoever reads: lanes filled then lack none."""
     laned = require_lanes(open_handle())
     handles = [open_handle() for _ in range(2)]
-    for turn in range(6):
+    for turn in range(4):
         is_over, told = Event(), Placed(laned.lanes.read(0).epoch)
 
         def produce(handle: Store, told: Placed = told, is_over: Event = is_over) -> list[TaskId]:

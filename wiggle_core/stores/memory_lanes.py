@@ -192,6 +192,8 @@ class MemoryLanes:
             if not entered:
                 return []
             self._epoch += 1
+            for each in entered:  # they are this caller's to clear, and nobody's yet who looks for what was left
+                self._entries[each].work_at = self._clock()
             return [self._change(each, state=LaneState.CLOSING, epoch=self._epoch) for each in entered]
 
     def _state(self, lane: LaneId) -> LaneState | None:
