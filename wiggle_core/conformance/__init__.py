@@ -17,20 +17,9 @@ from __future__ import annotations
 import pytest
 
 _MODULES = (
-    *(
-        "attributes",
-        "claiming",
-        "criteria",
-        "documents",
-        "faults",
-        "heads",
-        "heads_moving",
-        "history",
-        "laned",
-        "lanes",
-    ),
-    *("lanes_audit", "lanes_changing", "lanes_faults", "lanes_filling", "lanes_openers", "leases", "machine", "plugin"),
-    *("processes", "racing", "sweeping"),
+    *("attributes", "claiming", "criteria", "documents", "faults", "heads", "heads_moving", "history", "laned"),
+    *("lanes", "lanes_audit", "lanes_changing", "lanes_faults", "lanes_filling", "lanes_openers", "leases", "machine"),
+    *("plugin", "processes", "racing", "sweeping"),
 )
 # Plain asserts explain themselves only in modules that pytest knew of before they were imported.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))

@@ -156,10 +156,10 @@ def test_what_becomes_ready_before_the_bound_is_found_first(headed: Laned, clock
 def test_what_others_enqueue_before_the_bound_is_found_first(headed: Laned, open_handle: Callable[[], Store]) -> None:
     """N1, O1, O4: a more urgent task and one of an older instance, put in by another handle that learns of the head as
     it does, are claimed by it before the rest."""
-    headed.enqueue([make_task(f"{each}") for each in range(3)])
-    chosen = by_head(open_head(headed, make_task()))
+    headed.enqueue([make_task(f"{each}", priority=1) for each in range(3)])
+    chosen = by_head(open_head(headed, make_task(priority=1)))
     other = Laned.over(open_handle())
-    other.enqueue([make_task("urgent", priority=-1), make_task("older", created_at=START - 1)])
+    other.enqueue([make_task("urgent"), make_task("older", priority=1, created_at=START - 1)])
     held = ids(claim(headed.store, chosen, limit=3))
     assert are_first(headed.store, held, ["urgent", "older", "0", "1", "2"], 3)
     assert len(claim(headed.store, chosen)) == 2

@@ -20,6 +20,7 @@ from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.tree import TRUE, Predicate, Value, normalize
 from wiggle_core.errors import StaleLanes, TransientStoreError
 from wiggle_core.lanes.filling import clear, complete, resume
+from wiggle_core.lanes.heads import before
 from wiggle_core.stores.lanes import Lane, LaneRow, LaneState
 from wiggle_core.stores.store import (
     Cancel,
@@ -178,6 +179,7 @@ def _judge(actor: Actor, held: Sequence[TaskRecord], routes: dict[str, Route], l
         route = routes[task.queue]
         by = "a walk" if route.lane is None else f"lane {route.lane}"
         actor.tally.counts["tasks by walk" if route.lane is None else "tasks by lane"] += 1
+        actor.tally.counts["tasks by head"] += route.head is not None
         if not matches(route.predicate, task):
             what = f"{task.id!r} with {task.attributes}, attempt {task.attempt}"
             actor.wrong(f"{by} of {route.predicate} returned {what}")
@@ -233,6 +235,7 @@ def _open_and_close(actor: Actor) -> None:
     laned, began = actor.laned, monotonic()
     present = [lane for lane in laned.book.refresh().lanes.values() if lane.state is LaneState.OPEN]
     queue, wanted = actor.random.choice(QUEUES), actor.random.sample(PREDICATES, actor.random.randint(1, 5))
+    wanted.append(before(actor.random.randrange(3), actor.store.now() - actor.random.randrange(200_000)))
     filling = laned.lanes.open([new_lane(each, queue) for each in wanted])
     _note(actor, filling)
     if actor.is_chance(0.9) and not complete(laned.lanes, filling, PATIENCE_SECONDS):
