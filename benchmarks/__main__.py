@@ -73,7 +73,7 @@ def _run_claim(report: Report, given: argparse.Namespace) -> None:
         store_url(given.store), given.depth, LanePolicy(given.lanes), given.seed, shapes, given.claims, given.seconds,
         given.written, given.rounds, given.quiet,
     )  # fmt: skip
-    write_json(claim.run(report, asked, Console(width=110)), given.out)
+    write_json(claim.run(report, asked, Console(width=130)), given.out)
 
 
 def _parser() -> argparse.ArgumentParser:

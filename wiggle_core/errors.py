@@ -26,11 +26,23 @@ Callers never see SQL text or a password: the driver's error is kept as `__cause
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import uuid4
 
 
 class WiggleError(Exception):
-    """Everything that wiggle raises on purpose."""
+    """Everything that wiggle raises on purpose. It may be pickled, as a pool of processes does with what its workers
+    raise: by its text and attributes, since Python alone would call the class with the text as its only argument."""
+
+    def __reduce__(self) -> tuple[Callable[..., WiggleError], tuple[object, ...]]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[WiggleError], arguments: tuple[object, ...], attributes: dict[str, object]) -> WiggleError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error
 
 
 class CriteriaError(WiggleError):

@@ -16,7 +16,9 @@ from wiggle_core.lanes.planner import LanePolicy
 def show(report: Report, console: Console, results: Results) -> None:
     """Print everything that was measured."""
     title = f"Claims of 10 of {results.depth:,} ready tasks, {results.server}, lanes {results.lanes}"
-    table = Table("shape", "plan", title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    table.add_column("shape", no_wrap=True)
+    table.add_column("plan")
     for name in ("p10 ms", "p50 ms", "p99 ms", "to none", "rows read", "in turn", "claims", "goal"):
         table.add_column(name, justify="right")
     for shape in results.shapes:
