@@ -7,7 +7,7 @@ lane, a lane is wanted. Claims only take notes: they are never kept waiting for 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from threading import Lock
@@ -136,17 +136,22 @@ class Planner:
                     self._note_use(Route(route.queue, route.predicate), now, is_slow and route.lane is None)
                 if route.lane is None:
                     self._notes.walks.setdefault(route.queue, _Walk(now)).claimed_at = now
-            for task in claimed:
-                self._note_task(by_queue[task.queue], task.order_key)
+            self._note_tasks(by_queue, claimed)
 
-    def _note_task(self, route: Route, key: OrderKey) -> None:
-        lane = route.lane
-        if lane is None:
-            walk, head = self._notes.walks[route.queue], route.head
-            walk.reached = key if walk.reached is None else max(key, walk.reached)
-            lane = head.lane if head is not None and head.is_before(key) else None
-        if lane is not None:
-            self._notes.hits[lane] += 1
+    def _note_tasks(self, routes: Mapping[str, Route], claimed: Sequence[TaskRecord]) -> None:
+        lanes = {queue: next(iter(route.lanes), None) for queue, route in routes.items()}
+        last: dict[str, TaskRecord] = {}
+        for task in claimed:
+            lane, head = lanes[task.queue], routes[task.queue].head
+            if lane is not None and head is not None and not head.is_before(task.order_key):
+                lane = lanes[task.queue] = None  # nor is any task behind this one
+            if lane is not None:
+                self._notes.hits[lane] += 1
+            last[task.queue] = task
+        for queue, task in last.items():
+            if routes[queue].lane is None:
+                walk = self._notes.walks[queue]
+                walk.reached = max(task.order_key, walk.reached or task.order_key)
 
     def _note_use(self, route: Route, now: float, is_slow: bool) -> None:
         use = self._notes.uses.setdefault(route, _Use(now))
