@@ -19,6 +19,8 @@ from wiggle_core.conformance import (
     criteria,
     documents,
     faults,
+    heads,
+    heads_moving,
     history,
     lanes,
     lanes_audit,
@@ -46,8 +48,8 @@ from wiggle_core.tasks.task import Clock, OrderKey, State, TaskRecord
 from wiggle_core.tasks.wire import task_from_object, task_to_object
 
 MODULES = (
-    *(attributes, claiming, criteria, documents, faults, history, lanes, lanes_audit, lanes_changing, lanes_filling),
-    *(lanes_faults, lanes_openers, leases, machine, processes, racing, sweeping),
+    *(attributes, claiming, criteria, documents, faults, heads, heads_moving, history, lanes, lanes_audit),
+    *(lanes_changing, lanes_filling, lanes_faults, lanes_openers, leases, machine, processes, racing, sweeping),
 )
 
 
@@ -59,7 +61,7 @@ def test_every_check_reaches_the_adopter() -> None:
     """Style: one star-import brings every check; two of one name would hide each other."""
     names = [name for module in MODULES for name in _checks(module)]
     assert len(names) == len(set(names)) > 60
-    assert set(kit.__all__) == {*names, "clock", "laned", "open_handle", "store"}
+    assert set(kit.__all__) == {*names, "clock", "headed", "laned", "open_handle", "store"}
     assert all(getattr(kit, name) is check for module in MODULES for name, check in _checks(module).items())
 
 

@@ -51,8 +51,8 @@ def require_heads(store: Store) -> Laned:
 def open_head(laned: Laned, bound: TaskRecord) -> Head:
     """The head of the bound's queue that has all before it."""
     (lane,) = laned.open(before(bound.priority, bound.created_at), queue=bound.queue)
-    head = head_of(lane)
-    assert head == Head(lane.id, bound.priority, bound.created_at)
+    head = Head(lane.id, bound.priority, bound.created_at)
+    assert head_of(lane) == head
     return head
 
 

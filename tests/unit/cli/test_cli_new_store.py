@@ -159,7 +159,7 @@ def test_the_contract_is_shown_to_people(wiggle: Wiggle) -> None:
     shown = wiggle("store-contract").out
     for title in ("Criteria", "Order and claim", "Leases"):
         assert f"\n{title}" in f"\n{shown}"
-    assert shown.splitlines()[-1].startswith(f"{len(kit.__all__) - 4} checks; rules that none of them names:")
+    assert shown.splitlines()[-1].startswith(f"{len(kit.__all__) - 5} checks; rules that none of them names:")
 
 
 def test_only_rules_of_the_core_go_unnamed() -> None:
