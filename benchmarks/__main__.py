@@ -115,7 +115,7 @@ def _add_claim(claim: argparse.ArgumentParser) -> None:
     claim.add_argument("--claims", type=int, default=300, help="by each shape (300)")
     claim.add_argument("--seconds", type=float, default=20.0, help="of claiming by one shape, then no more (20)")
     claim.add_argument("--written", type=int, default=10_000, help="tasks written in a round (10,000)")
-    claim.add_argument("--rounds", type=int, default=5, help="of writing (5)")
+    claim.add_argument("--rounds", type=int, default=6, help="of writing (6)")
     claim.add_argument("--quiet", type=float, default=10.0, help="seconds of another client before lanes open (10)")
 
 

@@ -37,7 +37,7 @@ class Run:
     claims: int = 300
     seconds: float = 20.0
     written: int = 10_000
-    rounds: int = 5
+    rounds: int = 6
     quiet: float = 10.0
 
 

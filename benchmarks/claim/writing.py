@@ -66,8 +66,9 @@ def _open(engine: Engine, criteria: Sequence[QueueCriteria]) -> None:
 
 
 def _round(writers: Sequence[Writer], tasks: int, number: int, seed: int) -> None:
-    """Everybody fills his queue and drains it, in an order that is turned round at every round."""
-    for writer in writers[:: 1 if number % 2 else -1]:
+    """Everybody fills his queue and drains it; who begins changes at every round."""
+    first = number % len(writers)
+    for writer in (*writers[first:], *writers[:first]):
         engine, new = writer.place.engine, list(orders(tasks, seed + number, prefix=f"{number}", has_newest=False))
         started = time.perf_counter()
         engine.enqueue_many(new, batch=BATCH)
