@@ -25,26 +25,27 @@ from wiggle_store_sqlite.lane_rows import IS_IN_LANE, drop_dead
 from wiggle_store_sqlite.rows import ORDER, task_columns
 
 _WALK = f"""
-    SELECT {ORDER} FROM task INDEXED BY task_dispatch
+    SELECT {ORDER}, number FROM task INDEXED BY task_dispatch
     WHERE queue = ? AND state = 'READY' AND {{visit}}{{condition}}
     ORDER BY {ORDER} LIMIT ?
 """
 # The lane drives: its tasks are looked up one by one, until there are enough that are READY with the row's number.
 _LANE_WALK = """
-    SELECT place.priority, place.created_at, place.ready_at, place.id
+    SELECT place.priority, place.created_at, place.ready_at, place.id, place.number
     FROM lane_task AS place CROSS JOIN task NOT INDEXED ON task.number = place.number
     WHERE place.lane = ? AND {visit_row}{visit}task.state = 'READY' AND task.ready_no = place.ready_no
     ORDER BY place.priority, place.created_at, place.ready_at, place.id LIMIT ?
 """
-_CANDIDATES = "SELECT json_group_array(id), count(*), {is_stale}, {is_dirty} FROM ({walk})"
-_MERGED = f"SELECT {ORDER} FROM ({{walks}}) ORDER BY {ORDER} LIMIT ?"
+_CANDIDATES = "SELECT json_group_array(number), count(*), {is_stale}, {is_dirty} FROM ({walk})"
+_MERGED = f"SELECT {ORDER}, number FROM ({{walks}}) ORDER BY {ORDER} LIMIT ?"
 _IS_STALE = "(SELECT count(*) FROM lane WHERE lane.id IN ({lanes}) AND lane.state = 'OPEN') < {number}"
 _IS_DIRTY = "count(*) = 0 AND EXISTS (SELECT 1 FROM lane_task WHERE lane IN ({lanes}))"
 
-# Statistics made by ANALYZE while there were few tasks would lead the planner through all of them, hence INDEXED BY.
+# By number, which stays with a task for life and is never given again: it spares a look-up of each id. Statistics made
+# by ANALYZE while there were few tasks would lead the planner through all of them, hence NOT INDEXED.
 _LEASE = f"""
-    UPDATE task INDEXED BY task_id SET state = 'RUNNING', owner = ?, token = ?, lease_until = ?, reserved_at = NULL
-    WHERE id IN (SELECT value FROM json_each(?)) AND state = 'READY' AND ({{guard}})
+    UPDATE task NOT INDEXED SET state = 'RUNNING', owner = ?, token = ?, lease_until = ?, reserved_at = NULL
+    WHERE number IN (SELECT value FROM json_each(?)) AND state = 'READY' AND ({{guard}})
     RETURNING {task_columns()}
 """
 _IS_IN_OPEN_LANE = f"{IS_IN_LANE} AND (SELECT lane.state FROM lane WHERE lane.id = ?) = 'OPEN'"
@@ -73,33 +74,34 @@ def claim(connections: Connections, clock: Clock, request: ClaimRequest) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Ids of candidates, as a JSON list, and their number; `is_dirty` if there is none but the lanes have rows."""
+    """Candidates, by the numbers of their rows in a JSON list, and how many they are; `is_dirty` if there is none but
+    the lanes have rows."""
 
-    ids: str
+    numbers: str
     count: int
     is_dirty: bool
 
 
 def _find(connection: sqlite3.Connection, routes: tuple[Route, ...], limit: int) -> _Found:
     walk = candidates(routes, limit)
-    ids, number, is_stale, is_dirty = connection.execute(walk.text, walk.binds).fetchone()
+    numbers, count, is_stale, is_dirty = connection.execute(walk.text, walk.binds).fetchone()
     if is_stale:
         raise StaleLanes
-    return _Found(ids, number, bool(is_dirty))
+    return _Found(numbers, count, bool(is_dirty))
 
 
 def _lease(connection: sqlite3.Connection, request: ClaimRequest, lease_until: int, found: _Found) -> list[Row]:
     """Lease what was found, in claim order."""
-    rows = _update(connection, request, lease_until, found.ids)
+    rows = _update(connection, request, lease_until, found.numbers)
     if len(rows) < found.count:  # others were quicker: take what is left, now that nobody else can
         left = _find(connection, request.routes, request.limit - len(rows))
-        rows += _update(connection, request, lease_until, left.ids)
+        rows += _update(connection, request, lease_until, left.numbers)
     return sorted(rows, key=claim_order)
 
 
-def _update(connection: sqlite3.Connection, request: ClaimRequest, lease_until: int, ids: str) -> list[Row]:
+def _update(connection: sqlite3.Connection, request: ClaimRequest, lease_until: int, numbers: str) -> list[Row]:
     statement, guard = guarded_lease(request.routes)
-    return connection.execute(statement, (request.owner, request.token, lease_until, ids, *guard)).fetchall()
+    return connection.execute(statement, (request.owner, request.token, lease_until, numbers, *guard)).fetchall()
 
 
 def _clean(connection: sqlite3.Connection, request: ClaimRequest, rows: Sequence[Row]) -> bool:
@@ -129,7 +131,7 @@ def _lanes(routes: tuple[Route, ...]) -> list[LaneId]:
 
 
 def candidates(routes: tuple[Route, ...], limit: int) -> Fragment:
-    """The query for the ids of the tasks to claim, as one JSON list, their count, whether a lane is not OPEN, and
+    """The query for the tasks to claim, by their numbers in one JSON list, their count, whether a lane is not OPEN, and
     whether the lanes have dead rows only. One row is one step, and so one wait for Python's global lock, whatever
     other threads compute."""
     return _candidates(routes, limit, "", "")

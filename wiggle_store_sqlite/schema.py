@@ -34,6 +34,11 @@ _HAS_BOOK = f"SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name =
 _APPLIED = f"SELECT name, checksum FROM {TABLE}"
 _NOTE = f"INSERT INTO {TABLE} (name, checksum, applied_at) VALUES (?, ?, ?)"
 _MARK = f"PRAGMA application_id = {APPLICATION_ID}"
+# Half of SQLite's own. A claim of tasks that lie far apart writes a page of the table and one of the index for each,
+# and a page costs in the log what its bytes cost: by a lane over 1,000,000 tasks, 10 of them took 2.2 times what the
+# first 10 of the queue took, and so 1.6 times. Bulk inserts and drains are as quick with payloads up to 3,000 bytes,
+# and an eighth slower with 20,000. It holds for files that are made new.
+_PAGE_SIZE = "PRAGMA page_size = 2048"
 _OBJECTS = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
 
 _UNREADABLE = """
@@ -76,6 +81,7 @@ def migrate(connections: Connections, clock: Clock) -> list[str]:
             return _apply_pending(connection, place, clock)
     is_ours(place)  # raises for a stranger's file, which must not even be opened for writing
     with closing(connect(place, "rwc" if place.mode == "rw" else place.mode)) as connection:
+        connection.execute(_PAGE_SIZE)
         applied = _apply_pending(connection, place, clock)
         _use_wal(connection, place)
     return applied
@@ -189,7 +195,7 @@ def _unreadable_policies(connection: sqlite3.Connection, table: str, message: st
 
 def schema_sql() -> str:
     """The statements that `migrate` runs on an empty database, its own book-keeping included."""
-    parts = ["BEGIN IMMEDIATE", _MARK, _BOOK]
+    parts = [_PAGE_SIZE, "BEGIN IMMEDIATE", _MARK, _BOOK]
     for migration in MIGRATIONS:
         note = f"('{migration.name}', '{migration.checksum}', CAST(strftime('%s', 'now') AS INTEGER) * 1000000)"
         parts += [*migration.statements, f"INSERT INTO {TABLE} (name, checksum, applied_at) VALUES {note}"]

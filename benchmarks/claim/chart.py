@@ -19,7 +19,7 @@ from benchmarks.claim.shapes import NONE, SHAPES
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 860, 150, 20, 74, 30
 _LINE, _GAP = 11, 9
-_LEAST, _MOST = 0.3, 2_000.0
+_LEAST, _MOST = 0.15, 2_000.0
 _TICKS = (1, 10, 100, 1_000)
 _COLOURS = ("#2f6fb3", "#c2571a")
 _STYLE = """

@@ -270,7 +270,7 @@ def test_a_lane_that_closes_between_read_and_lock_is_stale(store: SqliteStore) -
     other = open_file(Path(store._connections.place.path))
 
     def close_first(statement: str) -> None:
-        if "SELECT json_group_array(id)" in statement and lane:
+        if "SELECT json_group_array(number)" in statement and lane:
             clear(other.lanes, other.lanes.close([lane]), 1)
 
     with store._connections.reading() as connection:

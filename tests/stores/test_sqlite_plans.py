@@ -155,14 +155,14 @@ def test_a_claim_walks_the_dispatch_index_in_order(store: SqliteStore, shape: st
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_lease_is_written_by_id(store: SqliteStore, shape: str) -> None:
+def test_a_lease_is_written_by_number(store: SqliteStore, shape: str) -> None:
     """O2: the update visits the tasks that were found, and no others of their queue."""
     routes = (Route("payments", normalize(SHAPES[shape])), Route("refunds", normalize(SHAPES[shape])))
     for some in (routes[:1], routes):
         with recorded(store) as statements:
             assert claim(store, *some)
         (update,) = [each for each in statements if "UPDATE task" in each]
-        assert "SEARCH task USING INDEX task_id (id=?)" in plan(store, update)
+        assert "SEARCH task USING INTEGER PRIMARY KEY (rowid=?)" in plan(store, update)
 
 
 def test_no_statement_passes_over_the_live_tasks(store: SqliteStore) -> None:
