@@ -32,6 +32,7 @@ def bare_sqlite(connection: sqlite3.Connection) -> BareClaim:
     """By sqlite3, on a connection in autocommit."""
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -8192")
+    connection.execute("PRAGMA wal_autocheckpoint = 8000")
 
     def claim(queue: str, limit: int) -> tuple[float, str]:
         routes = (Route(queue),)

@@ -34,9 +34,12 @@ _PAUSE_SECONDS, _LONG_PAUSE = 0.003, 0.02
 _BRISK_SECONDS = 2.0
 """How long to wait for another process's transaction before pausing longer: by then it was stopped, or is a big one."""
 _CACHED_STATEMENTS = 512
+# The log is brought home by whoever commits when it has so many pages, 8,000 being 16 MB: with the usual 1,000, every
+# fiftieth claim of scattered tasks paid for it, and their 99th percentile was six times that of plain claims.
 _SETTINGS = """
     PRAGMA synchronous = {synchronous};
     PRAGMA cache_size = -8192;
+    PRAGMA wal_autocheckpoint = 8000;
     PRAGMA journal_size_limit = 67108864;
     PRAGMA trusted_schema = OFF
 """
