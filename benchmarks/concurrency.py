@@ -1,4 +1,4 @@
-"""`python -m benchmarks.concurrency --store URL`: many claiming processes against one, and what limits them.
+"""`python -m benchmarks concurrency --store URL`: many claiming processes against one, and what limits them.
 
 Each run has a scratch store of its own, filled beforehand. The claimers, each a process or, with `--processes`, a
 thread of one of a few, claim for some seconds and settle nothing, so that at the end every task claimed is RUNNING:
@@ -307,7 +307,7 @@ def _awaited(store: Store, signal: str) -> Any:  # Any: whatever JSON
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, or be one of the claimers; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.concurrency", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks concurrency", description=__doc__)
     whose = parser.add_mutually_exclusive_group(required=True)
     whose.add_argument("--store", metavar="URL", help="the database to measure in, in schemas of its own")
     whose.add_argument("--claim", metavar="URL", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.soak --store URL`: claims on PostgreSQL beside a transaction that stays open (PG4).
+"""`python -m benchmarks soak --store URL`: claims on PostgreSQL beside a transaction that stays open (PG4).
 
 A snapshot that is held keeps every version of a row that was deleted or changed since, and every entry of an index for
 it. A claim walks from the head of its queue, over the entries of all tasks that were claimed there before, so it
@@ -137,7 +137,7 @@ class _Load:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the arguments and run; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks soak", description=__doc__)
     parser.add_argument("--store", metavar="URL", required=True, help="the PostgreSQL database to measure in")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long the snapshot is held (300)")
     parser.add_argument("--rate", type=float, default=300.0, help="tasks a second (300)")
