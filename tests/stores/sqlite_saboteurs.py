@@ -96,7 +96,7 @@ def _commit_before_leaving(connection: sqlite3.Connection, statement: str) -> st
 
 
 _WALK = "SELECT json_group_array"
-_LEASE = "UPDATE task INDEXED BY task_id SET state"
+_LEASE = "UPDATE task NOT INDEXED SET state"
 _ORDER = "ORDER BY priority, created_at, ready_at, id"
 _TOKEN = "AND token = json_extract(change.value, '$[1]')"
 

@@ -143,9 +143,11 @@ def test_what_becomes_ready_before_the_bound_is_found_first(headed: Laned, clock
     """N1, O4: whichever way a task becomes READY again before the bound, claims by the head find it before the rest."""
     headed.enqueue([make_task("t", attributes=ONE), *(make_task(f"{each}", created_at=START + 9) for each in range(3))])
     chosen = by_head(open_head(headed, make_task(created_at=START + 9)))
+    limit = 1 if headed.store.capabilities.strict_order else 4
     for turn in range(3):
-        [held] = claim(headed.store, chosen, limit=1)
-        assert held.id == "t"
+        claimed = claim(headed.store, chosen, limit=limit)
+        [held] = [task for task in claimed if task.id == "t"]
+        headed.release([task for task in claimed if task is not held])
         assert WAYS[way](headed, clock, held, (TWO, ONE)[turn % 2]) == {"t"}
         first = claim(headed.store, chosen, limit=2)
         assert are_first(headed.store, ids(first), ["t", "0", "1", "2"], 2)
