@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+# What a shell starts in the background ignores SIGINT, and so do its children: tests of Ctrl-C would see nothing end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "wiggle-store-journal"

