@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+import time
 from types import TracebackType
 
 
@@ -17,6 +18,7 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         self.requests = 0
         """How often a client began to send after the server had."""
+        self._asked_last = False
         self.cut_at: bytes | None = None
         """When a client sends this, the server gets it, and the line is cut once the server has answered."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -28,6 +30,15 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.close()
+
+    def await_answer(self, seconds: float = 5.0) -> None:
+        """Wait until the server spoke last: the end of an answer may come through behind what a driver waits for.
+        Raises TimeoutError."""
+        end = time.monotonic() + seconds
+        while self._asked_last:
+            if time.monotonic() > end:
+                raise TimeoutError("the server did not answer")
+            time.sleep(0.001)
 
     def _accept(self) -> None:
         while True:
@@ -53,6 +64,6 @@ class Proxy:
                     if not data or (is_cut and not from_client):
                         return
                     self.requests += from_client and not was_client
-                    was_client = from_client
+                    was_client = self._asked_last = from_client
                     is_cut = is_cut or (from_client and self.cut_at is not None and self.cut_at in data)
                     (server if from_client else client).sendall(data)
