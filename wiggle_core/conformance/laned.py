@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pytest
 
-from wiggle_core.conformance.plugin import QUEUE, drain, ids, in_order
+from wiggle_core.conformance.plugin import QUEUE, drain, find_by_pages, ids, in_order
 from wiggle_core.criteria.tree import Predicate, normalize
 from wiggle_core.lanes.book import Knowledge, LaneBook
 from wiggle_core.lanes.filling import clear, complete
@@ -87,7 +87,7 @@ class Laned:
 
     def expected(self, lane: Lane) -> list[TaskId]:
         """What they should: the READY tasks that match, as `find` has them (C8)."""
-        return ids(self.store.find(replace(by_lane(lane), lane=None), [State.READY], 10_000))
+        return ids(find_by_pages(self.store, replace(by_lane(lane), lane=None), 10_000))
 
     def size(self, lane: Lane) -> int:
         """How many rows the lane has, dead ones among them."""
