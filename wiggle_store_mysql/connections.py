@@ -1,0 +1,305 @@
+"""Connections to MySQL and MariaDB: pooled, in autocommit, READ COMMITTED, and alike in all that a meaning hangs on.
+
+PyMySQL puts the values into the text of a statement, so statements are not prepared. Several statements go out in one
+packet, and are answered one after the other, which saves the round trips of BEGIN and COMMIT.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import pymysql
+from pymysql.constants import CLIENT
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
+
+from wiggle_core.errors import PermanentStoreError, TransientStoreError
+from wiggle_store_mysql.errors import DRIVER_ERRORS, translate, translate_refusal
+from wiggle_store_mysql.place import Place, Product, Server, in_place, keep_alive
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool import PoolProxiedConnection
+
+Row: TypeAlias = tuple[Any, ...]  # Any: the driver's types are those of the columns
+Connection: TypeAlias = "pymysql.Connection[Any]"  # Any: the class of its cursors
+Statement: TypeAlias = tuple[str, Sequence[object]]
+"""A text and what it binds."""
+
+FLAGS = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
+"""An UPDATE tells how many rows it found, whether or not their values are new (MY7)."""
+
+SQL_MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION"
+ISOLATION = "READ-COMMITTED"
+
+# What a meaning hangs on, or a bound (MY2, MY9). Times that a statement may take are told in units of the product's
+# own; MySQL's holds for questions only.
+_SET_UP = """
+    SET SESSION sql_mode = '{sql_mode}', time_zone = '+00:00', innodb_lock_wait_timeout = {lock_timeout},
+        lock_wait_timeout = {lock_timeout}, group_concat_max_len = 1048576, {statement_timeout},
+        character_set_client = utf8mb4, character_set_results = utf8mb4, character_set_connection = utf8mb4,
+        collation_connection = $collation;
+    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+    SELECT @@{isolation}, @@max_allowed_packet
+"""
+_ISOLATION_NAME = {Product.MYSQL: "transaction_isolation", Product.MARIADB: "tx_isolation"}
+_STATEMENT_TIMEOUT = {Product.MYSQL: "max_execution_time = {}", Product.MARIADB: "max_statement_time = {}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said to one statement: rows, and how many it found or changed."""
+
+    rows: list[Row]
+    count: int
+
+
+class Session:
+    """A connection that is lent out, and the ways to send it statements."""
+
+    def __init__(
+        self, connection: Connection, place: Place, server: Server, max_packet: int, *, may_have_applied: bool = False
+    ) -> None:
+        self.connection = connection
+        self.server = server
+        self.max_packet = max_packet
+        """How many bytes the statements of one round trip may have."""
+        self.may_have_applied = may_have_applied
+        """Whether something that commits is on its way."""
+        self.is_busy = False
+        """Whether an answer was not read to its end."""
+        self._place = place
+        self._is_to_begin = False
+        self._is_open = False
+
+    def rows(self, statement: str, binds: Sequence[object] = ()) -> list[Row]:
+        """Run a statement that answers with rows."""
+        return self.batch([(statement, binds)])[-1].rows
+
+    def run(self, statement: str, binds: Sequence[object] = ()) -> int:
+        """Run a statement; how many rows it found or changed."""
+        return self.batch([(statement, binds)])[-1].count
+
+    def batch(self, statements: Sequence[Statement]) -> list[Answer]:
+        """Run statements in one round trip; an answer each. Those behind one that fails are not run."""
+        if not self._is_to_begin:
+            return self._sent(statements)
+        self._is_to_begin, self._is_open = False, True
+        return self._sent([("START TRANSACTION", ()), *statements])[1:]
+
+    def begin(self) -> None:
+        """Begin a transaction, along with what is sent next."""
+        self._is_to_begin = True
+
+    def commit(self, statements: Sequence[Statement] = ()) -> list[Answer]:
+        """Run the last statements of a transaction and commit it, in one round trip."""
+        if not self._is_open and not self._is_to_begin:
+            return []
+        if self._is_to_begin and not statements:
+            self._is_to_begin = False
+            return []
+        self.may_have_applied = True
+        answers = self.batch([*statements, ("COMMIT", ())])[:-1]
+        self.may_have_applied = self._is_open = False
+        return answers
+
+    def roll_back(self) -> None:
+        """End a transaction and undo it; where that fails, the connection is thrown away and the server does it."""
+        self._is_to_begin = False
+        if self._is_open and not self.is_busy:
+            self._is_open = False
+            with suppress(*DRIVER_ERRORS):
+                self._sent([("ROLLBACK", ())])
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the connection can be lent out again."""
+        return bool(self.connection.open) and not self.is_busy and not self._is_open
+
+    def text(self, statement: str, binds: Sequence[object] = ()) -> str:
+        """The statement as it is sent: with its tables and its values."""
+        text = in_place(statement, self._place, self.server.product)
+        return text % tuple(map(self.connection.literal, binds))
+
+    def _sent(self, statements: Sequence[Statement]) -> list[Answer]:
+        text = ";\n".join(self.text(*each) for each in statements)
+        answers = []
+        self.is_busy = True
+        with self.connection.cursor() as cursor:
+            try:
+                cursor.execute(text)
+                answers.append(Answer(list(cursor.fetchall()), cursor.rowcount))
+                while cursor.nextset():
+                    answers.append(Answer(list(cursor.fetchall()), cursor.rowcount))
+            except pymysql.MySQLError:
+                self.is_busy = False  # the server sends nothing behind an error
+                raise
+        self.is_busy = False
+        return answers
+
+
+class Connections:
+    """Gives out sessions; every driver error leaves as a StoreError."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._is_closed = False
+        self._pools: list[QueuePool] = []
+        self._process = -1
+        self._use_own_pool()
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """For statements that change nothing, each with a snapshot of its own."""
+        with self._session(may_have_applied=False) as session:
+            yield session
+
+    @contextmanager
+    def changing(self) -> Iterator[Session]:
+        """For one statement that changes something and commits by itself."""
+        with self._session(may_have_applied=True) as session:
+            yield session
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """For several statements: committed at the end, rolled back on any exception."""
+        with self._session(may_have_applied=False) as session:
+            session.begin()
+            yield session
+            session.commit()
+
+    @contextmanager
+    def rolled_back(self) -> Iterator[Session]:
+        """For statements that are to change nothing in the end."""
+        with self._session(may_have_applied=False) as session:
+            session.begin()
+            yield session
+
+    def close(self) -> None:
+        """Close all connections. In a forked child nothing is closed: they are the parent's."""
+        self._is_closed = True
+        if os.getpid() == self._process:
+            self._pools[-1].dispose()
+
+    @contextmanager
+    def _session(self, *, may_have_applied: bool) -> Iterator[Session]:
+        pooled = self._checked_out()
+        connection = cast("Connection", pooled.driver_connection)
+        session = Session(connection, self.place, *pooled.info["server"], may_have_applied=may_have_applied)
+        try:
+            yield session
+        except DRIVER_ERRORS as error:
+            raise translate(error, self.place, may_have_applied=session.may_have_applied) from error
+        finally:
+            session.roll_back()
+            if self._is_closed or not session.is_clean:
+                pooled.invalidate()
+            pooled.close()
+
+    def _checked_out(self) -> PoolProxiedConnection:
+        """A connection that is alive as far as can be known without asking the server.
+
+        What the server said while the connection lay idle, its end above all, waits in the socket. Without a look at
+        it the first claim after a restart would fail, and a write even with its outcome unknown.
+        """
+        if self._is_closed:
+            raise PermanentStoreError(f"{self.place} was closed by this program: open the store again")
+        if os.getpid() != self._process:
+            self._use_own_pool()
+        while True:
+            try:
+                pooled = self._pools[-1].connect()
+            except PoolTimeout as error:
+                raise TransientStoreError(
+                    f"all connections to {self.place} are kept busy by other threads of this process: raise "
+                    "`?pool_size=`, or `?pool_timeout=` to wait longer"
+                ) from error
+            connection = cast("Connection", pooled.driver_connection)
+            if "server" not in pooled.info:
+                pooled.info["server"] = self._set_up(connection, pooled)
+                return pooled
+            if _is_alive(connection):
+                return pooled
+            pooled.invalidate()
+            pooled.close()
+
+    def _set_up(self, connection: Connection, pooled: PoolProxiedConnection) -> tuple[Server, int]:
+        try:
+            return set_up(connection, self.place)
+        except BaseException:
+            pooled.invalidate()
+            pooled.close()
+            raise
+
+    def _use_own_pool(self) -> None:
+        """Begin with a pool of this process: a socket cannot be shared with the process that forked it. The other
+        pools are kept, since forgetting them here would say good-bye over the parent's connections."""
+        pool = QueuePool(
+            lambda: cast("DBAPIConnection", connect(self.place)),
+            pool_size=self.place.pool_size,
+            max_overflow=0,
+            timeout=self.place.pool_timeout,
+            use_lifo=True,
+            reset_on_return=None,
+        )
+        self._pools.append(pool)
+        self._process = os.getpid()
+
+
+def connect(place: Place, *, database: bool = True) -> Connection:
+    """A connection of its own, in autocommit, not set up yet; without a database chosen where that may be missing.
+    Raises StoreError."""
+    arguments = place.connection_parameters()
+    if not database:
+        del arguments["database"]
+    try:
+        connection = pymysql.connect(autocommit=True, client_flag=FLAGS, **arguments)
+    except DRIVER_ERRORS as error:
+        raise translate_refusal(error, place) from error
+    keep_alive(_socket(connection))
+    return connection
+
+
+def set_up(connection: Connection, place: Place) -> tuple[Server, int]:
+    """Make the session ours, and look whether it is (MY2); the server, and how many bytes it takes at once. Raises
+    StoreError for a server that will not do."""
+    server = Server.read(connection.get_server_info())
+    product = server.product
+    if server.version < product.oldest:
+        oldest = ".".join(map(str, product.oldest))
+        raise PermanentStoreError(f"{place} is {server}: {product} {oldest} or newer is needed")
+    unit = 1_000 if product is Product.MYSQL else 1
+    statement = _SET_UP.format(
+        sql_mode=SQL_MODE,
+        lock_timeout=place.lock_timeout,
+        statement_timeout=_STATEMENT_TIMEOUT[product].format(round(place.statement_timeout * unit, 3)),
+        isolation=_ISOLATION_NAME[product],
+    )
+    session = Session(connection, place, server, 0)
+    try:
+        ((isolation, max_packet),) = session.rows(statement)
+    except DRIVER_ERRORS as error:
+        raise translate(error, place) from error
+    if isolation != ISOLATION:
+        raise PermanentStoreError(f"{place} begins sessions as {isolation} and keeps to it: {ISOLATION} is needed")
+    return server, int(max_packet)
+
+
+def _socket(connection: Connection) -> socket.socket:
+    found: socket.socket = connection._sock  # type: ignore[attr-defined] # PyMySQL has no other way to its socket
+    return found
+
+
+def _is_alive(connection: Connection) -> bool:
+    """Whether nothing waits in the socket: between statements a server says nothing but its farewell."""
+    if not connection.open:
+        return False
+    poll = select.poll()
+    poll.register(_socket(connection), select.POLLIN)
+    return not poll.poll(0)
