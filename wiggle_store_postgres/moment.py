@@ -1,9 +1,6 @@
-"""The database's time (L1): in statements as an expression, in the process as an estimate."""
+"""The database's time in statements (L1), as an expression."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
 
 EPOCH_MICROS = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
@@ -11,32 +8,3 @@ EPOCH_MICROS = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 def moment(placeholder: str) -> str:
     """The time of a statement, the same in all of it: the injected one that is bound there, else the database's."""
     return f"(SELECT coalesce({placeholder}::bigint, {EPOCH_MICROS}))"
-
-
-REFRESH_SECONDS = 1.0
-
-
-class EstimatedClock:
-    """The database's time as far as this process can tell: asked once a second, carried on in between.
-
-    It is for what an engine stamps, such as the time of a new task: asking for each would cost every enqueue a second
-    round trip. It is off by at most the round trip of its question. Leases are decided in statements, by the
-    database's own clock.
-    """
-
-    def __init__(self, ask: Callable[[], int]) -> None:
-        self._ask = ask
-        self._asked_at = float("-inf")
-        self._offset = 0
-
-    def __call__(self) -> int:
-        now = time.monotonic()
-        if now - self._asked_at >= REFRESH_SECONDS:
-            answer, after = self._ask(), time.monotonic()
-            self._offset, self._asked_at = answer - _micros((now + after) / 2), after
-            now = after
-        return self._offset + _micros(now)
-
-
-def _micros(seconds: float) -> int:
-    return round(seconds * 1_000_000)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from wiggle_core.stores.lanes import NO_LANES, Placed
+from wiggle_core.stores.sql.clock import EstimatedClock
 from wiggle_core.stores.store import (
     Capabilities,
     Change,
@@ -24,7 +25,6 @@ from wiggle_store_postgres.claims import Claiming
 from wiggle_store_postgres.connections import Connections
 from wiggle_store_postgres.enlisting import Enlisting
 from wiggle_store_postgres.lanes import PostgresLanes
-from wiggle_store_postgres.moment import EstimatedClock
 from wiggle_store_postgres.notifying import PostgresLine
 from wiggle_store_postgres.place import Place
 
