@@ -56,21 +56,43 @@ class Product(StrEnum):
         """The one that compares texts by code point, exactly, and counts spaces at the end (MY4)."""
         return "utf8mb4_0900_bin" if self is Product.MYSQL else "utf8mb4_nopad_bin"
 
+    @property
+    def oldest(self) -> tuple[int, int]:
+        """The first version that knows SKIP LOCKED, by which claims pass each other by."""
+        return (8, 0) if self is Product.MYSQL else (10, 6)
 
-OLDEST: dict[Product, tuple[int, int, int]] = {Product.MYSQL: (8, 0, 0), Product.MARIADB: (10, 6, 0)}
-"""The first versions that know SKIP LOCKED, by which claims pass each other by."""
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server's product and version."""
+
+    product: Product
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.product} {'.'.join(map(str, self.version))}"
+
+    @staticmethod
+    def read(text: str) -> Server:
+        """From what a server says of itself, such as `9.7.1` or `5.5.5-10.11.2-MariaDB-log`. MariaDB puts a version
+        before its own that old replicas take."""
+        is_mariadb = "mariadb" in text.lower()
+        own = text.removeprefix("5.5.5-") if is_mariadb else text
+        numbers = re.match(r"\d+(\.\d+)*", own)
+        version = tuple(map(int, numbers.group().split("."))) if numbers else (0,)
+        return Server(Product.MARIADB if is_mariadb else Product.MYSQL, version)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Tables with a prefix in a database. `given` are arguments of the driver, the password among them, so they are
-    never shown."""
+    """Tables with a prefix in a database. `parameters` are the driver's, the password among them, so they are never
+    shown."""
 
     url: str
     """As a user would write it for `--store`, without any password."""
     server: str
     database: str
-    given: dict[str, Any] = field(repr=False)  # Any: each argument of the driver has a type of its own
+    parameters: dict[str, Any] = field(repr=False)  # Any: each argument of the driver has a type of its own
     prefix: str = "wiggle_"
     pool_size: int = 10
     pool_timeout: float = 30.0
@@ -85,12 +107,11 @@ class Place:
         is what limits a change."""
         return max(1, ceil(self.statement_timeout))
 
-    @property
-    def parameters(self) -> dict[str, Any]:
+    def connection_parameters(self) -> dict[str, Any]:
         """What to connect with, but for the settings of the session. No answer is waited for much longer than its
         statement may take."""
         patience = ceil(self.statement_timeout) + ANSWER_MARGIN
-        return self.given | {"read_timeout": patience, "write_timeout": patience}
+        return self.parameters | {"read_timeout": patience, "write_timeout": patience}
 
 
 def read_url(url: URL) -> Place:
@@ -109,7 +130,7 @@ def read_url(url: URL) -> Place:
         url=_shown(url),
         server=_server(url, options),
         database=url.database or "",
-        given=_arguments(url, options),
+        parameters=_parameters(url, options),
         prefix=prefix,
         pool_size=round(_number(options, "pool_size", 1, 1000)),
         pool_timeout=_number(options, "pool_timeout", 0, 3600),
@@ -170,7 +191,7 @@ def _server(url: URL, options: dict[str, str]) -> str:
     return f"{host}:{url.port}" if url.port else host
 
 
-def _arguments(url: URL, options: dict[str, str]) -> dict[str, Any]:
+def _parameters(url: URL, options: dict[str, str]) -> dict[str, Any]:
     password = str(url.password) if url.password is not None else os.environ.get("MYSQL_PWD", "")
     found = {
         "host": url.host,
@@ -179,6 +200,7 @@ def _arguments(url: URL, options: dict[str, str]) -> dict[str, Any]:
         # The driver would encode a text as Latin-1, while accounts are made with UTF-8.
         "password": password.encode(),
         "database": url.database,
+        "charset": "utf8mb4",
         "connect_timeout": _number(options, "connect_timeout", 1, 3600),
         "program_name": "wiggle",
     }
