@@ -21,6 +21,3 @@ HISTORY_COLUMNS = (
     _SHARED.format(t="history", body=_BODY.format(t="history")) + "history.finished_at, history.result, history.error"
 )
 """What `read_row` reads, selected from `$history AS history`."""
-
-LANE_ROW = "lane, priority, created_at, ready_at, id, ready_no"
-"""The columns of a lane row, in the order of its key."""
