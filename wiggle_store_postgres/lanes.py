@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from hashlib import sha256
-from operator import attrgetter
+from dataclasses import dataclass
 
 from wiggle_core.criteria.tree import Predicate
-from wiggle_core.criteria.wire import predicate_to_object, stored_predicate
-from wiggle_core.criteria.written import to_json
-from wiggle_core.stores.lanes import Head, Lane, LaneChanges, LaneId, LaneRow, LaneState, NewLane, ReadyTasks
+from wiggle_core.stores.lanes import Head, Lane, LaneChanges, LaneId, LaneRow, NewLane, ReadyTasks
+from wiggle_core.stores.sql.lanes import LANE_COLUMNS, lane_values, read_lanes, unique_lanes
 from wiggle_core.tasks.task import OrderKey
 from wiggle_store_postgres import explaining, lane_rows
-from wiggle_store_postgres.connections import Connections, Row, Session
+from wiggle_store_postgres.connections import Connections, Session
 from wiggle_store_postgres.epochs import EPOCH_LOCK
 from wiggle_store_postgres.moment import moment
 
@@ -28,8 +24,7 @@ CLOSED_KEPT = 1_000
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """How many seconds lie between two looks at epochs that are still held."""
 
-_LANE = "id, queue, predicate, state, epoch, reason, is_pinned, opened_at, used_at, hits"
-_OF_LANE = ", ".join(f"lane.{column}" for column in _LANE.split(", "))
+_OF_LANE = ", ".join(f"lane.{column}" for column in LANE_COLUMNS.split(", "))
 
 _READ = f"""
     SELECT now.epoch, now.revision, now.is_whole, {_OF_LANE}
@@ -58,12 +53,12 @@ _ADD = f"""
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, (value ->> 4)::boolean, 'FILLING', $2::bigint,
         $3::bigint, now, now, now
     FROM json_array_elements($1::json) AS value, (SELECT {moment("$4")} AS now) AS moment
-    RETURNING {_LANE}
+    RETURNING {LANE_COLUMNS}
 """
 _BEGIN_TO_CLOSE = f"""
     UPDATE $schema.lane SET state = 'CLOSING', epoch = $2::bigint, revision = $3::bigint, work_at = {moment("$4")}
     WHERE id = ANY ($1::bigint[]) AND state IN ('FILLING', 'OPEN')
-    RETURNING {_LANE}
+    RETURNING {LANE_COLUMNS}
 """
 _FINISH = """
     UPDATE $schema.lane SET state = 'OPEN', revision = $2::bigint
@@ -97,7 +92,7 @@ _UNFINISHED = f"""
         ORDER BY id FOR UPDATE SKIP LOCKED
     )
     UPDATE $schema.lane AS lane SET work_at = (SELECT now FROM moment)
-    WHERE id = ANY (ARRAY(SELECT id FROM silent)) RETURNING {_LANE}
+    WHERE id = ANY (ARRAY(SELECT id FROM silent)) RETURNING {LANE_COLUMNS}
 """
 _NOTE_WORK = f"""
     WITH known AS MATERIALIZED (
@@ -136,21 +131,21 @@ class PostgresLanes:
         with self._connections.reading() as session:
             rows = session.rows(_READ, (since,))
         epoch, revision, is_whole = rows[0][:3]
-        return LaneChanges(epoch, revision, is_whole, _lanes(row[3:] for row in rows if row[3] is not None))
+        return LaneChanges(epoch, revision, is_whole, read_lanes(row[3:] for row in rows if row[3] is not None))
 
     def open(self, wanted: Sequence[NewLane]) -> list[Lane]:
         if not wanted:
             return []
-        new = _unique(wanted)
+        new = unique_lanes(wanted)
         with self._changing() as change:
             rows = change.session.rows(_PRESENT, (json.dumps(list(new)),))
             present = {(queue, known): lane for queue, known, lane in rows}
             pinned = [lane for each, lane in present.items() if new[each].is_pinned]
-            missing = [(*each, *_values(lane)) for each, lane in new.items() if each not in present]
+            missing = [(*each, *lane_values(lane)) for each, lane in new.items() if each not in present]
             added = change.session.rows(_ADD, (json.dumps(missing), change.epoch, change.revision, self._injected()))
             if change.session.run(_PIN, (pinned, change.revision)) or added:
                 change.session.run(_NEXT, (change.epoch if added else change.epoch - 1, change.revision))
-        return list(_lanes(added))
+        return list(read_lanes(added))
 
     def close(self, ids: Collection[LaneId]) -> list[Lane]:
         with self._changing() as change:
@@ -158,7 +153,7 @@ class PostgresLanes:
             closing = change.session.rows(_BEGIN_TO_CLOSE, binds)
             if closing:
                 change.session.run(_NEXT, (change.epoch, change.revision))
-        return list(_lanes(closing))
+        return list(read_lanes(closing))
 
     def finish(self, ids: Collection[LaneId]) -> None:
         with self._changing() as change:
@@ -201,7 +196,7 @@ class PostgresLanes:
 
     def unfinished(self, silence: int) -> list[Lane]:
         with self._connections.changing() as session:
-            return list(_lanes(session.rows(_UNFINISHED, (self._injected(), silence))))
+            return list(read_lanes(session.rows(_UNFINISHED, (self._injected(), silence))))
 
     def note_work(self, ids: Collection[LaneId]) -> None:
         with self._connections.changing() as session:
@@ -227,43 +222,3 @@ class PostgresLanes:
 
     def passed(self, queue: str, head: Head | None) -> int:
         return explaining.passed(self._connections, queue, head)
-
-
-def _unique(wanted: Sequence[NewLane]) -> dict[tuple[str, str], NewLane]:
-    """The lanes that are wanted by queue and digest, each once; pinned if this is asked for anywhere."""
-    unique: dict[tuple[str, str], NewLane] = {}
-    for new in wanted:
-        name = new.queue, _digest(new.predicate)
-        first = unique.setdefault(name, new)
-        if new.is_pinned and not first.is_pinned:
-            unique[name] = replace(first, is_pinned=True)
-    return unique
-
-
-def _digest(predicate: Predicate) -> str:
-    """What tells predicates apart as the core does, which looks a lane up by its predicate: a fingerprint is the same
-    for a LONG and a DECIMAL that ask the same, and the lane of one would not be found for the other."""
-    return sha256(_written(predicate).encode()).hexdigest()
-
-
-def _values(new: NewLane) -> tuple[str, str, bool]:
-    return _written(new.predicate), new.reason, new.is_pinned
-
-
-def _written(predicate: Predicate) -> str:
-    return to_json(predicate_to_object(predicate))
-
-
-def _lanes(rows: Iterable[Row]) -> tuple[Lane, ...]:
-    return tuple(sorted(map(_read, rows), key=attrgetter("id")))
-
-
-def _read(row: Row) -> Lane:
-    lane, queue, predicate, state, *others = row
-    return Lane(lane, queue, _predicate(predicate), LaneState(state), *others)
-
-
-@lru_cache(maxsize=20_000)
-def _predicate(text: str) -> Predicate:
-    """Read once: the same lanes are read again and again."""
-    return stored_predicate(text)

@@ -1,0 +1,148 @@
+"""The MySQL and MariaDB store: the `Store` protocol over tables in one database. Each method is a function of the module
+that has its SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from wiggle_core.stores.lanes import NO_LANES, Placed
+from wiggle_core.stores.sql.clock import EstimatedClock
+from wiggle_core.stores.store import (
+    Capabilities,
+    Change,
+    ClaimRequest,
+    Document,
+    Explanation,
+    Fate,
+    Route,
+    Slice,
+)
+from wiggle_core.tasks.task import Clock, Lease, OrderKey, State, TaskId, TaskRecord
+from wiggle_store_mysql import changes as leasing
+from wiggle_store_mysql import documents, enqueueing, explaining, questions, schema
+from wiggle_store_mysql.claims import Claiming
+from wiggle_store_mysql.connections import Connections
+from wiggle_store_mysql.lanes import MySQLLanes
+from wiggle_store_mysql.place import Place
+
+CAPABILITIES = Capabilities(
+    name="mysql",
+    strict_order=True,
+    native_like=True,
+    native_predicate=True,
+    rare_below=0.02,
+    max_batch=1_000,
+    processes=True,
+    durable=True,
+)
+
+
+class MySQLStore:
+    """A `Store` in a MySQL or MariaDB database, for the threads of any number of processes on any number of machines."""
+
+    def __init__(self, place: Place, clock: Clock | None = None, *, is_scratch: bool = False) -> None:
+        self._place = place
+        self._connections = Connections(place)
+        self._claiming = Claiming(self._connections)
+        self._lanes = MySQLLanes(self._connections, self._injected)
+        self._clock = clock
+        self._estimate = EstimatedClock(lambda: questions.now(self._connections))
+        self._is_scratch = is_scratch
+        if is_scratch:
+            self.migrate()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    @property
+    def lanes(self) -> MySQLLanes:
+        return self._lanes
+
+    def now(self) -> int:
+        return self._estimate() if self._clock is None else self._clock()
+
+    def _injected(self) -> int | None:
+        """The time that statements are to go by; None for the database's own (L1)."""
+        return None if self._clock is None else self._clock()
+
+    # Schema
+
+    def migrate(self) -> list[str]:
+        return schema.migrate(self._connections, self._injected())
+
+    def verify(self) -> None:
+        schema.verify(self._connections)
+
+    def audit(self) -> list[str]:
+        return schema.audit(self._connections)
+
+    def schema_sql(self) -> str:
+        return schema.schema_sql(self._place)
+
+    def role_sql(self, role: str) -> str:
+        return schema.role_sql(self._place, role)
+
+    def close(self) -> None:
+        self._connections.close()
+        if self._is_scratch:
+            schema.drop(self._place)
+
+    # Tasks
+
+    def enqueue(self, tasks: Sequence[TaskRecord], placed: Placed = NO_LANES) -> set[TaskId]:
+        return enqueueing.enqueue(self._connections, tasks, placed)
+
+    def claim(self, request: ClaimRequest) -> list[TaskRecord]:
+        return self._claiming.claim(self._injected(), request)
+
+    def extend(self, leases: Sequence[Lease], ttl: int) -> set[Lease]:
+        return leasing.extend(self._connections, self._injected(), leases, ttl)
+
+    def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
+        return leasing.apply(self._connections, self._injected(), changes, placed)
+
+    def due(self, limit: int) -> list[TaskRecord]:
+        return questions.due(self._connections, self._injected(), limit)
+
+    def lookup(self, ids: Sequence[TaskId]) -> dict[TaskId, Fate]:
+        return questions.lookup(self._connections, ids)
+
+    def leased(self, token: str) -> list[TaskRecord]:
+        return questions.leased(self._connections, token)
+
+    # Questions
+
+    def get(self, task_id: TaskId) -> TaskRecord | None:
+        return questions.get(self._connections, task_id)
+
+    def find(
+        self, route: Route, states: Collection[State], limit: int, after: OrderKey | None = None
+    ) -> list[TaskRecord]:
+        return questions.find(self._connections, route, states, limit, after)
+
+    def count(self, route: Route, states: Collection[State], cap: int) -> int:
+        return questions.count(self._connections, route, states, cap)
+
+    def slices(self) -> list[Slice]:
+        return questions.slices(self._connections)
+
+    def explain(self, route: Route, limit: int) -> Explanation:
+        return explaining.explain(self._connections, self._injected(), route, limit)
+
+    def purge(self, before: int, limit: int) -> int:
+        return questions.purge(self._connections, before, limit)
+
+    # Documents
+
+    def put_document(self, kind: str, key: str, body: str, revision: int | None = None) -> int:
+        return documents.put_document(self._connections, self._injected(), kind, key, body, revision=revision)
+
+    def get_document(self, kind: str, key: str) -> Document | None:
+        return documents.get_document(self._connections, kind, key)
+
+    def list_documents(self, kind: str) -> list[Document]:
+        return documents.list_documents(self._connections, kind)
+
+    def delete_document(self, kind: str, key: str) -> bool:
+        return documents.delete_document(self._connections, kind, key)
