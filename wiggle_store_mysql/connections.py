@@ -49,7 +49,10 @@ _SET_UP = """
     SELECT @@{isolation}, @@max_allowed_packet
 """
 _ISOLATION_NAME = {Product.MYSQL: "transaction_isolation", Product.MARIADB: "tx_isolation"}
-_STATEMENT_TIMEOUT = {Product.MYSQL: "max_execution_time = {}", Product.MARIADB: "max_statement_time = {}"}
+_STATEMENT_TIMEOUT = {
+    Product.MYSQL: lambda seconds: f"max_execution_time = {round(seconds * 1_000)}",
+    Product.MARIADB: lambda seconds: f"max_statement_time = {seconds:f}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +277,10 @@ def set_up(connection: Connection, place: Place) -> tuple[Server, int]:
     if server.version < product.oldest:
         oldest = ".".join(map(str, product.oldest))
         raise PermanentStoreError(f"{place} is {server}: {product} {oldest} or newer is needed")
-    unit = 1_000 if product is Product.MYSQL else 1
     statement = _SET_UP.format(
         sql_mode=SQL_MODE,
         lock_timeout=place.lock_timeout,
-        statement_timeout=_STATEMENT_TIMEOUT[product].format(round(place.statement_timeout * unit, 3)),
+        statement_timeout=_STATEMENT_TIMEOUT[product](place.statement_timeout),
         isolation=_ISOLATION_NAME[product],
     )
     session = Session(connection, place, server, 0)

@@ -1,5 +1,5 @@
-"""The MySQL and MariaDB store: the `Store` protocol over tables in one database. Each method is a function of the module
-that has its SQL."""
+"""The MySQL and MariaDB store: the `Store` protocol over tables in one database. Each method is a function of the
+module that has its SQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CAPABILITIES = Capabilities(
 
 
 class MySQLStore:
-    """A `Store` in a MySQL or MariaDB database, for the threads of any number of processes on any number of machines."""
+    """A `Store` in a MySQL or MariaDB database, for threads of any number of processes on any number of machines."""
 
     def __init__(self, place: Place, clock: Clock | None = None, *, is_scratch: bool = False) -> None:
         self._place = place
