@@ -57,9 +57,9 @@ class Product(StrEnum):
         return "utf8mb4_0900_bin" if self is Product.MYSQL else "utf8mb4_nopad_bin"
 
     @property
-    def oldest(self) -> tuple[int, int]:
-        """The first version that knows SKIP LOCKED, by which claims pass each other by."""
-        return (8, 0) if self is Product.MYSQL else (10, 6)
+    def oldest(self) -> tuple[int, ...]:
+        """The first version with what the statements need: MySQL's has the collation, MariaDB's SKIP LOCKED."""
+        return (8, 0, 17) if self is Product.MYSQL else (10, 6)
 
 
 @dataclass(frozen=True, slots=True)
