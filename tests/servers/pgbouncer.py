@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 from sqlalchemy import URL, make_url
 
 from tests.servers.finding import Unavailable
-from tests.servers.postgres import as_unprivileged, free_port
+from tests.servers.processes import as_unprivileged, free_port, program
 
 _CONFIGURATION = """
 [databases]
@@ -33,15 +33,15 @@ max_client_conn = 200
 @contextmanager
 def running_pgbouncer(postgres_url: str) -> Iterator[str]:
     """The URL of the same database, by way of the pooler. Raises Unavailable."""
-    program = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
-    if program is None:
+    pgbouncer = program("pgbouncer")
+    if pgbouncer is None:
         raise Unavailable("install Debian's package pgbouncer")
     folder, port, url = Path(mkdtemp(prefix="wiggle-pgbouncer-")), free_port(), make_url(postgres_url)
     folder.chmod(0o755)
     file = folder / "pgbouncer.ini"
     password = f"password={url.password}" if url.password else ""
     file.write_text(_CONFIGURATION.format(url=url, port=port, password=password))
-    pooler = subprocess.Popen([*as_unprivileged(), program, "-q", str(file)], stderr=subprocess.DEVNULL)
+    pooler = subprocess.Popen([*as_unprivileged(), pgbouncer, "-q", str(file)], stderr=subprocess.DEVNULL)
     try:
         _wait_for(port)
         yield _by_way_of(url, port)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from tests.servers.finding import Unavailable, docker_answers
+from tests.servers.processes import as_unprivileged, free_port, give
 
 VARIABLE = "WIGGLE_TEST_POSTGRESQL_URL"
 IMAGE = "postgres:18"
@@ -64,9 +63,9 @@ def standby_of(primary: LocalPostgres, **settings: str) -> Iterator[LocalPostgre
 @contextmanager
 def _container() -> Iterator[str]:
     try:
-        from testcontainers.postgres import PostgresContainer  # noqa: PLC0415 # only where Docker is
+        from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415 # only where Docker is
     except ImportError as error:
-        raise Unavailable("Docker runs, but testcontainers[postgres] is not installed") from error
+        raise Unavailable("Docker runs, but testcontainers 4.15 or newer is not installed") from error
     with PostgresContainer(IMAGE, username="wiggle", password="wiggle", dbname="postgres", driver=None) as container:
         yield container.get_connection_url()
 
@@ -89,7 +88,7 @@ class LocalPostgres:
         self._settings = [*_SETTINGS, *(f"{name}={value}" for name, value in (settings or {}).items())]
         self._as_user = as_unprivileged()
         self._folder = Path(mkdtemp(prefix="wiggle-postgres-"))
-        self.give(self._folder)
+        give(self._folder)
         self._binaries = self._within_reach(binaries)
         self.data = self._folder / "data"
 
@@ -145,8 +144,7 @@ class LocalPostgres:
 
     def give(self, folder: Path) -> None:
         """Make a folder the server's own."""
-        if self._as_user:
-            shutil.chown(folder, _USER, _USER)
+        give(folder)
 
     def write_file(self, name: str, text: str) -> None:
         """Replace a file of the server's set-up, such as pg_hba.conf, and let the server read it."""
@@ -170,25 +168,3 @@ class LocalPostgres:
         output.unlink()
         if ran.returncode:
             raise Unavailable(f"{program} failed: {text.strip()[-500:]}")
-
-
-_USER = "wiggledb"
-
-
-def as_unprivileged() -> list[str]:
-    """What to put before a command so that it does not run as root, which PostgreSQL refuses."""
-    if os.geteuid() != 0:
-        return []
-    try:
-        pwd.getpwnam(_USER)
-    except KeyError:
-        made = subprocess.run(["useradd", "--system", _USER], capture_output=True, check=False)
-        if made.returncode:
-            raise Unavailable(f"root cannot run PostgreSQL, and the user {_USER} cannot be made") from None
-    return ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

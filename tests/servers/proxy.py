@@ -6,6 +6,8 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 
@@ -20,7 +22,9 @@ class Proxy:
         """How often a client began to send after the server had."""
         self._asked_last = False
         self.cut_at: bytes | None = None
-        """When a client sends this, the server gets it, and the line is cut once the server has answered."""
+        """When a client sends this, the server gets it, and the line is cut once the server has answered all of it."""
+        self.greeting: Callable[[bytes], bytes] | None = None
+        """Changes what a server says that speaks first."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Proxy:
@@ -53,7 +57,7 @@ class Proxy:
         with client, server, selectors.DefaultSelector() as selector:
             selector.register(client, selectors.EVENT_READ)
             selector.register(server, selectors.EVENT_READ)
-            was_client, is_cut = False, False
+            was_client, has_begun, is_cut = False, False, False
             while True:
                 for key, _ in selector.select():
                     from_client = key.fileobj is client
@@ -61,9 +65,24 @@ class Proxy:
                         data = (client if from_client else server).recv(65_536)
                     except ConnectionError:
                         return
-                    if not data or (is_cut and not from_client):
+                    if not data:
                         return
+                    if is_cut and not from_client:
+                        _drain(server)
+                        return
+                    if not (from_client or has_begun) and self.greeting is not None:
+                        data = self.greeting(data)
+                    has_begun = True
                     self.requests += from_client and not was_client
                     was_client = self._asked_last = from_client
                     is_cut = is_cut or (from_client and self.cut_at is not None and self.cut_at in data)
                     (server if from_client else client).sendall(data)
+
+
+def _drain(server: socket.socket, quiet: float = 0.2) -> None:
+    """Throw away the rest of what the server answers: the first of several statements in one packet is answered before
+    the last one is run."""
+    server.settimeout(quiet)
+    with suppress(OSError):  # it is quiet, or gone
+        while server.recv(65_536):
+            pass

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.finding import Unavailable, skip_or_fail
+from tests.servers.mariadb import running_mariadb
+from tests.servers.mysql import running_mysql
 from tests.servers.pgbouncer import running_pgbouncer
 from tests.servers.postgres import running_postgres
 
@@ -29,3 +31,29 @@ def pgbouncer_url(postgres_url: str) -> Iterator[str]:
             yield url
     except Unavailable as reason:
         skip_or_fail("pgbouncer", reason)
+
+
+@pytest.fixture(scope="session")
+def mysql_url() -> Iterator[str]:
+    """The URL of a MySQL server, whose user may do everything."""
+    try:
+        with running_mysql() as url:
+            yield url
+    except Unavailable as reason:
+        skip_or_fail("MySQL", reason)
+
+
+@pytest.fixture(scope="session")
+def mariadb_url() -> Iterator[str]:
+    """The URL of a MariaDB server, whose user may do everything."""
+    try:
+        with running_mariadb() as url:
+            yield url
+    except Unavailable as reason:
+        skip_or_fail("MariaDB", reason)
+
+
+@pytest.fixture(scope="session", params=["mysql", "mariadb"])
+def mysql_like_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a server of either product: what asks for it runs on both."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
