@@ -31,6 +31,8 @@ from wiggle_core.criteria import (
 from wiggle_core.criteria.tree import Value, Wildcard
 from wiggle_core.errors import CriteriaError
 from wiggle_core.stores.sql.writer import Bind, LikeParts, SqlDialect, SqlWriter
+from wiggle_store_mysql.dialect import WRITERS, like_pattern
+from wiggle_store_mysql.place import Product
 from wiggle_store_sqlite.dialect import WRITER, glob_pattern
 
 
@@ -227,3 +229,28 @@ def test_sqlite_spells_attributes_and_lists_by_binds() -> None:
     assert rendered.binds[:3] == ("$.name", "sa*", "$.n")
     assert isinstance(rendered.binds[3], str)
     assert rendered.binds[3].startswith('["n1", "n25001", "n25002"')
+
+
+def test_mysql_like_is_escaped_by_an_exclamation_mark() -> None:
+    """MY9, C4: the backslash is no escape, and everything that is one stands for itself."""
+    parts: list[str | Wildcard] = ["a%b_c!\\'", Wildcard.ANY_RUN, "[", Wildcard.ANY_ONE]
+    assert like_pattern(parts) == "a!%b!_c!!\\'%[_"
+    assert like_pattern([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("product", "key"),
+    [
+        (Product.MYSQL, "(JSON_UNQUOTE(JSON_EXTRACT(attributes, %s)) COLLATE utf8mb4_0900_bin)"),
+        (Product.MARIADB, "(JSON_VALUE(attributes, %s) COLLATE utf8mb4_nopad_bin)"),
+    ],
+)
+def test_mysql_spells_attributes_and_lists_by_binds(product: Product, key: str) -> None:
+    """Section 6, MY4: a path, a pattern and a list are values bound, and a key has the collation of its product."""
+    rendered = WRITERS[product].render(
+        And((Like(NAME, "a%"), In(N, tuple(range(9))), Compare(STEP, Operator.EQUAL, "a")))
+    )
+    assert rendered.text == f"({key} LIKE %s ESCAPE '!' AND {key} IN %s AND step = %s)"
+    assert rendered.binds[:3] == ("$.name", "sa%", "$.n")
+    assert isinstance(rendered.binds[3], list)
+    assert rendered.binds[3][:3] == ["n1", "n25001", "n25002"]

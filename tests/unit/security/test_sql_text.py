@@ -34,12 +34,16 @@ from wiggle_core.tasks.outcome import Done, Fail, Outcome, Release, Retry
 from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_core.tasks.submission import NewTask
 from wiggle_core.tasks.task import State
+from wiggle_store_mysql import dialect as mysql
+from wiggle_store_mysql.place import Product
 from wiggle_store_postgres import dialect as postgres
 from wiggle_store_sqlite import dialect as sqlite
 
 WRITERS: dict[str, SqlWriter] = {
     "sqlite": sqlite.WRITER,
     "postgres": postgres.WRITER,
+    "mysql": mysql.WRITERS[Product.MYSQL],
+    "mariadb": mysql.WRITERS[Product.MARIADB],
 }
 """What renders each store's predicates."""
 
