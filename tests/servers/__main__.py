@@ -23,9 +23,13 @@ def main() -> int:
     when one that is named is missing, or all are."""
     parser = argparse.ArgumentParser("python -m tests.servers", description="Servers for tests and trials.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_SERVERS)}; without names, all")
-    named = parser.parse_args().names
+    parser.add_argument("--fetch", action="store_true", help="start none; download MySQL if it would be downloaded")
+    given = parser.parse_args()
+    named: list[str] = given.names
     if unknown := set(named) - set(_SERVERS):
         parser.error(f"no server {', '.join(sorted(unknown))}: there are {', '.join(_SERVERS)}")
+    if given.fetch:
+        return _fetch()
     # Also SIGINT: what a script starts in the background is told to ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -37,6 +41,15 @@ def main() -> int:
             Event().wait()
     except KeyboardInterrupt:
         pass
+    return 0
+
+
+def _fetch() -> int:
+    try:
+        print(f"MySQL for tests: {mysql.fetch()}")
+    except Unavailable as reason:
+        print(f"no mysql server: {reason}", file=sys.stderr)
+        return 1
     return 0
 
 

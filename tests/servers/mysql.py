@@ -47,6 +47,19 @@ def programs() -> Programs:
     return Programs("mysql", server, [*server, "--initialize-insecure"], _SETTINGS)
 
 
+def fetch() -> str:
+    """Download what `running_mysql` would, so that tests need not; what it will use. Raises Unavailable."""
+    if os.environ.get(VARIABLE):
+        return VARIABLE
+    if docker_answers():
+        return f"Docker, {IMAGE}"
+    version = [*programs().server, "--version"]
+    asked = subprocess.run(version, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise Unavailable(f"{' '.join(version)} failed: {asked.stderr.strip()[-500:]}")
+    return asked.stdout.strip()
+
+
 def _installed() -> list[str] | None:
     """The machine's, unless it is MariaDB under the same name or too old."""
     mysqld = program("mysqld")
