@@ -10,7 +10,7 @@ from typing import Any
 from wiggle_core.stores.store import Explanation, Route
 from wiggle_store_mysql.claims import first_statements
 from wiggle_store_mysql.connections import Connections, Row, Session
-from wiggle_store_mysql.place import Place, Product, in_place
+from wiggle_store_mysql.place import Product, in_place
 
 _PLAN = {Product.MYSQL: "EXPLAIN FORMAT=TRADITIONAL {}", Product.MARIADB: "EXPLAIN {}"}
 _COLUMNS = {
@@ -25,15 +25,14 @@ _ANALYSIS = {
     Product.MYSQL: f"EXPLAIN ANALYZE SELECT /*+ SET_VAR({_WHOLE}) */ {{}}",
     Product.MARIADB: f"SET STATEMENT {_WHOLE} FOR ANALYZE FORMAT=JSON SELECT {{}}",
 }
+_COUNTED = ("task", "head")
+"""What claims call tasks and the rows of a lane."""
 _SCAN = re.compile(r"-> .*? on (\w+)\b.*\(actual time=\S+ rows=(\S+) loops=(\d+)\)")
 
 
 def explain(connections: Connections, now: int | None, route: Route, limit: int) -> Explanation:
     """The statements by which a claim by this route finds its tasks, and what the server did for them. Nothing stays
-    claimed.
-
-    Of a lane its first part is read. A claim reads on only where the rows of that are dead, or locked.
-    """
+    claimed."""
     texts: list[str] = []
     binds: list[object] = []
     plan: list[str] = []
@@ -44,7 +43,7 @@ def explain(connections: Connections, now: int | None, route: Route, limit: int)
             texts.append(in_place(text, connections.place))
             binds += values
             plan += _plan(session, text, values)
-            rows_read += _rows_read(session, text, values, connections.place)
+            rows_read += _rows_read(session, text, values)
     return Explanation(";\n".join(texts), tuple(binds), tuple(plan), round(rows_read))
 
 
@@ -58,13 +57,12 @@ def _plan(session: Session, text: str, binds: Sequence[object]) -> Iterator[str]
         )
 
 
-def _rows_read(session: Session, text: str, binds: Sequence[object], place: Place) -> float:
+def _rows_read(session: Session, text: str, binds: Sequence[object]) -> float:
     """The rows of tasks and of lanes that a statement reads, those included that a test then left out."""
     product = session.server.product
     analysis = _ANALYSIS[product].format(text.removeprefix("SELECT"))
     scans = _SCANS[product](session.rows(analysis, binds))
-    names = {"task", f"{place.prefix}task", f"{place.prefix}lane_task"}
-    return sum(rows * loops for name, rows, loops in scans if name in names)
+    return sum(rows * loops for name, rows, loops in scans if name in _COUNTED)
 
 
 _Scan = tuple[str, float, float]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+from wiggle_core.conformance.laned import Laned, by_lane
 from wiggle_core.conformance.strategies import TEXTS, Hostile
 from wiggle_core.criteria.evaluate import matches
 from wiggle_core.criteria.fields import Task
@@ -230,3 +231,6 @@ def test_rows_read_are_counted_one_by_one(store: MySQLStore) -> None:
     assert read(region == "x") == 100
     assert read(Task.created_at > from_micros(1)) == 100
     assert store.explain(Route("other"), 10).rows_read == 0
+    laned = Laned.over(store)
+    (lane,) = laned.open(normalize(Task.step == "charge"), queue="q")
+    assert store.explain(by_lane(lane), 10).rows_read == 10 + 10
