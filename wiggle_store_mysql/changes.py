@@ -34,14 +34,14 @@ from wiggle_store_mysql.epochs import hold, require_held
 from wiggle_store_mysql.moment import moment
 
 # What guards ask, and what places in lanes are made of.
-_TESTED = "id, state, token, lease_until, priority, created_at, ready_at, attempt"
+_TESTED = "id, ready_no, state, token, lease_until, priority, created_at, ready_at, attempt"
 _LOCK = f"SELECT {_TESTED} FROM ${{table}} FORCE INDEX (PRIMARY) WHERE id IN %s ORDER BY id FOR UPDATE"
 _NOW = "SELECT {now}"
 
 _UNCHANGED = (
     "id, queue, step, created_at, priority, workflow, version, node, kind, correlation_id, instance_id, retry, token"
 )
-_KEPT = "ready_at, attributes, attempt, owner, lease_until"
+_KEPT = "ready_at, ready_no, attributes, attempt, owner, lease_until"
 _SETTLE = f"""
     INSERT INTO $history ({_UNCHANGED}, {_KEPT}, finished_at, state, result, error)
     SELECT {_UNCHANGED}, {_KEPT}, %s, %s, %s, {{error}} FROM $task FORCE INDEX (PRIMARY) WHERE id IN %s ORDER BY id
@@ -61,6 +61,17 @@ _EXTEND = """
     UPDATE $task FORCE INDEX (PRIMARY) SET lease_until = {now} + %s, due_at = {now} + %s, reserved_at = NULL
     WHERE id = %s AND state = 'RUNNING' AND token = %s
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A task that is locked, as much of it as guards ask for, and its `ready_no`, which grows with each change."""
+
+    task: TaskRecord
+    ready_no: int
+
+    def changed(self, change: Change, now: int) -> _Held:
+        return _Held(changed(self.task, change, now), max(new_ready_no(), self.ready_no + 1))
 
 
 @dataclass(slots=True)
@@ -94,16 +105,16 @@ def apply(connections: Connections, now: int | None, changes: Sequence[Change], 
     in_order = sorted(((change, placed.of(index)) for index, change in enumerate(changes)), key=_id)
     took_effect: set[TaskId] = set()
     with connections.transaction() as session:
-        tasks, time = _locked(session, now, changes, epoch)
+        held, time = _locked(session, now, changes, epoch)
         statements: list[Statement] = []
         for some in _rounds(in_order):
             effects = _Effects()
             for change, lanes in some:
-                task = tasks.get(change_id(change))
-                if task is not None and permits(task, change, time):
-                    tasks[task.id] = after = changed(task, change, time)
+                present = held.get(change_id(change))
+                if present is not None and permits(present.task, change, time):
+                    held[present.task.id] = after = present.changed(change, time)
                     _note(effects, change, after, lanes)
-                    took_effect.add(task.id)
+                    took_effect.add(after.task.id)
             statements += effects.written()
         session.commit(statements)
     return took_effect
@@ -124,7 +135,7 @@ def _rounds(waiting: list[tuple[Change, Sequence[LaneId]]]) -> Iterator[list[tup
 
 def _locked(
     session: Session, now: int | None, changes: Sequence[Change], epoch: int | None
-) -> tuple[dict[TaskId, TaskRecord], int]:
+) -> tuple[dict[TaskId, _Held], int]:
     """The tasks, locked, and the time behind the locks. Raises StaleLanes."""
     ids = sorted(set(map(change_id, changes)))
     held = [] if epoch is None else [hold(session.server.product, epoch)]
@@ -138,10 +149,10 @@ def _locked(
     return {row[0]: _tested(row) for rows in reversed(found) for row in rows}, int(time)
 
 
-def _tested(row: Row) -> TaskRecord:
+def _tested(row: Row) -> _Held:
     """As much of a task as guards ask for."""
-    task_id, state, token, lease_until, priority, created_at, ready_at, attempt = row
-    return TaskRecord(
+    task_id, ready_no, state, token, lease_until, priority, created_at, ready_at, attempt = row
+    task = TaskRecord(
         id=task_id,
         queue="",
         step="",
@@ -155,26 +166,27 @@ def _tested(row: Row) -> TaskRecord:
         token=token,
         lease_until=lease_until,
     )
+    return _Held(task, ready_no)
 
 
-def _note(effects: _Effects, change: Change, after: TaskRecord, lanes: Sequence[LaneId]) -> None:
+def _note(effects: _Effects, change: Change, held: _Held, lanes: Sequence[LaneId]) -> None:
     """Note what a change writes, given what it makes of its task."""
-    ready_no = new_ready_no()
+    after = held.task
     match change:
         case Finish() | Cancel():
             _settle(effects, change, after)
         case Expire() if after.state not in LIVE:
             _settle(effects, change, after)
         case Requeue() | Expire() | GiveBack() | Promote():
-            effects.statements.append(_update(change, after, ready_no))
+            effects.statements.append(_update(change, held))
         case Revive():
-            values = (after.ready_at, encode_attributes(after.attributes), after.attempt, ready_no, after.id)
+            values = (after.ready_at, encode_attributes(after.attributes), after.attempt, held.ready_no, after.id)
             effects.statements.append((_REVIVE, values))
             effects.revived.append(after.id)
         case _:
             assert_never(change)
     if after.state is State.READY:
-        effects.entered += (LaneRow(lane, after.order_key, ready_no) for lane in lanes)
+        effects.entered += (LaneRow(lane, after.order_key, held.ready_no) for lane in lanes)
 
 
 def _settle(effects: _Effects, change: Finish | Cancel | Expire, after: TaskRecord) -> None:
@@ -183,14 +195,15 @@ def _settle(effects: _Effects, change: Finish | Cancel | Expire, after: TaskReco
     effects.settled[key].append(after.id)
 
 
-def _update(change: Change, after: TaskRecord, ready_no: int) -> Statement:
+def _update(change: Change, held: _Held) -> Statement:
+    after = held.task
     is_ready = after.state is State.READY
     keeps_error = isinstance(change, (GiveBack, Promote))
     values = (
         after.state.value,
         after.attempt,
         after.ready_at,
-        ready_no,
+        held.ready_no,
         None if is_ready else after.ready_at,
         encode_attributes(after.attributes),
         *(() if keeps_error else (after.error,)),

@@ -78,6 +78,7 @@ class Session:
         self.is_busy = False
         """Whether an answer was not read to its end."""
         self._place = place
+        self._cursor = connection.cursor()
         self._is_to_begin = False
         self._is_open = False
 
@@ -127,24 +128,26 @@ class Session:
 
     def text(self, statement: str, binds: Sequence[object] = ()) -> str:
         """The statement as it is sent: with its tables and its values."""
-        text = in_place(statement, self._place, self.server.product)
-        return text % tuple(map(self.connection.literal, binds))
+        text: str = self._cursor.mogrify(in_place(statement, self._place, self.server.product), tuple(binds))
+        return text
 
     def _sent(self, statements: Sequence[Statement]) -> list[Answer]:
         text = ";\n".join(self.text(*each) for each in statements)
         answers = []
         self.is_busy = True
-        with self.connection.cursor() as cursor:
-            try:
-                cursor.execute(text)
-                answers.append(Answer(list(cursor.fetchall()), cursor.rowcount))
-                while cursor.nextset():
-                    answers.append(Answer(list(cursor.fetchall()), cursor.rowcount))
-            except pymysql.MySQLError:
-                self.is_busy = False  # the server sends nothing behind an error
-                raise
+        try:
+            self._cursor.execute(text)
+            answers.append(self._answer())
+            while self._cursor.nextset():
+                answers.append(self._answer())
+        except pymysql.MySQLError:
+            self.is_busy = False  # the server sends nothing behind an error
+            raise
         self.is_busy = False
         return answers
+
+    def _answer(self) -> Answer:
+        return Answer(list(self._cursor.fetchall()), self._cursor.rowcount)
 
 
 class Connections:
@@ -272,7 +275,7 @@ def connect(place: Place, *, database: bool = True) -> Connection:
 def set_up(connection: Connection, place: Place) -> tuple[Server, int]:
     """Make the session ours, and look whether it is (MY2); the server, and how many bytes it takes at once. Raises
     StoreError for a server that will not do."""
-    server = Server.read(connection.get_server_info())
+    server = Server.read(str(connection.get_server_info()))  # type: ignore[no-untyped-call]
     product = server.product
     if server.version < product.oldest:
         oldest = ".".join(map(str, product.oldest))

@@ -7,6 +7,7 @@ are inserted in order (L7).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from secrets import randbits
 
@@ -23,6 +24,7 @@ from wiggle_store_mysql.epochs import hold, require_held
 
 ROWS = 1_000
 """How many rows one statement inserts at most."""
+_RANDOM_BITS = 10  # beside the microseconds a bigint has so many to spare until the year 2255
 _PACKET_SHARE = 0.5
 """How much of a packet the values may fill: the server counts the text around them, too."""
 
@@ -48,9 +50,9 @@ def enqueue(connections: Connections, tasks: Sequence[TaskRecord], placed: Place
 
 
 def new_ready_no() -> int:
-    """A number that no other time has at which the task becomes READY, whatever became of its id in between: there is
-    no sequence that both products have, and rows of lanes are told apart by it and by their task."""
-    return randbits(63)
+    """A number that no other time has at which the task became READY, whatever became of its id in between; mostly a
+    larger one. There is no sequence that both products have."""
+    return time.time_ns() // 1_000 << _RANDOM_BITS | randbits(_RANDOM_BITS)
 
 
 def _insert_new(

@@ -52,19 +52,15 @@ _EMPTY = """
 # What is judged is a snapshot. A row whose task is not READY by its number there will never be live again.
 _END_OF_PART = f"SELECT {LANE_ROW} FROM $lane_task WHERE {{behind}} ORDER BY {LANE_ROW} LIMIT %s, 1"
 _DEAD = f"""
-    SELECT STRAIGHT_JOIN {of("entry", LANE_ROW)} FROM (
-        SELECT STRAIGHT_JOIN {of("part", LANE_ROW)} FROM (
-            SELECT {LANE_ROW} FROM $lane_task WHERE {{behind}} ORDER BY {LANE_ROW} LIMIT %s
-        ) AS part
-        LEFT JOIN $task AS task FORCE INDEX (PRIMARY)
-        ON task.id = part.id AND task.ready_no = part.ready_no AND task.state = 'READY'
-        LEFT JOIN $lane AS lane ON lane.id = part.lane AND lane.state <> 'CLOSED'
-        WHERE task.id IS NULL OR lane.id IS NULL
-    ) AS dead
-    JOIN $lane_task AS entry FORCE INDEX (PRIMARY)
-    ON {" AND ".join(f"entry.{column} = dead.{column}" for column in LANE_ROW.split(", "))}
-    FOR UPDATE SKIP LOCKED
+    SELECT STRAIGHT_JOIN {of("part", LANE_ROW)} FROM (
+        SELECT {LANE_ROW} FROM $lane_task WHERE {{behind}} ORDER BY {LANE_ROW} LIMIT %s
+    ) AS part
+    LEFT JOIN $task AS task FORCE INDEX (PRIMARY)
+    ON task.id = part.id AND task.ready_no = part.ready_no AND task.state = 'READY'
+    LEFT JOIN $lane AS lane ON lane.id = part.lane AND lane.state <> 'CLOSED'
+    WHERE task.id IS NULL OR lane.id IS NULL
 """
+_FREE = f"SELECT {LANE_ROW} FROM $lane_task FORCE INDEX (PRIMARY) WHERE {{rows}} FOR UPDATE SKIP LOCKED"
 _SIZE = "SELECT count(*) FROM (SELECT 1 FROM $lane_task WHERE lane = %s LIMIT %s) AS first"
 
 # One statement a lane, so that the lane, its rows and the tasks are those of one moment, whoever writes meanwhile.
@@ -77,9 +73,12 @@ _AUDIT = f"""
     AND NOT EXISTS (SELECT 1 FROM $lane_task AS entry WHERE entry.lane = %s AND {_SAME})
     ORDER BY task.id LIMIT %s)
     UNION ALL
-    (SELECT entry.id, 'is in' FROM $lane_task AS entry JOIN $task AS task
-    ON task.id = entry.id AND task.ready_no = entry.ready_no AND task.state = 'READY'
-    WHERE {_IS_OPEN} AND entry.lane = %s AND NOT (({_SAME}) AND task.queue = %s AND COALESCE(({{condition}}), false))
+    (SELECT entry.id, 'is in' FROM $lane_task AS entry JOIN $task AS present
+    ON present.id = entry.id AND present.ready_no = entry.ready_no AND present.state = 'READY'
+    WHERE {_IS_OPEN} AND entry.lane = %s AND NOT EXISTS (
+        SELECT 1 FROM $task AS task
+        WHERE task.id = present.id AND {_SAME} AND task.queue = %s AND task.state = 'READY' AND {{condition}}
+    )
     ORDER BY entry.id LIMIT %s)
 """
 _ORPHANS = """
@@ -159,24 +158,33 @@ def clear(connections: Connections, ids: Collection[LaneId], limit: int) -> tupl
 def prune(connections: Connections, after: LaneRow | None, size: int) -> LaneRow | None:
     """Delete those of the next `size` rows that are dead or belong to no lane; the last of them, None at the end."""
     condition, binds = behind(LANE_ROW, None if after is None else _values(after))
-    end = _prune(connections, condition, binds, size)
-    return LaneRow(end[0][0], OrderKey(*end[0][1:5]), end[0][5]) if end else None
-
-
-def prune_head(connections: Connections, lane: LaneId, size: int) -> None:
-    """Delete those of the first `size` rows of a lane that are dead."""
-    _prune(connections, "lane = %s", [lane], size)
-
-
-def _prune(connections: Connections, condition: str, binds: Sequence[object], size: int) -> list[Row]:
     asked: list[Statement] = [
         (_END_OF_PART.format(behind=condition), (*binds, size - 1)),
         (_DEAD.format(behind=condition), (*binds, size)),
     ]
+    with connections.reading() as session:
+        end, dead = (answer.rows for answer in session.batch(asked))
+    _delete_free(connections, dead)
+    return LaneRow(end[0][0], OrderKey(*end[0][1:5]), end[0][5]) if end else None
+
+
+def prune_head(connections: Connections, lane: LaneId, size: int) -> int:
+    """Delete those of the first `size` rows of a lane that are dead; how many were."""
+    with connections.reading() as session:
+        dead = session.rows(_DEAD.format(behind="lane = %s"), (lane, size))
+    _delete_free(connections, dead)
+    return len(dead)
+
+
+def _delete_free(connections: Connections, rows: Sequence[Row]) -> None:
+    """Delete those of these rows that nobody has locked."""
+    if not rows:
+        return
+    condition, binds = matching(LANE_ROW, sorted(rows))
     with connections.transaction() as session:
-        end, dead = session.batch(asked)
-        session.commit([_deletion(sorted(dead.rows))] if dead.rows else [])
-    return end.rows
+        free = session.rows(_FREE.format(rows=condition), binds)
+        if free:
+            session.commit([_deletion(sorted(free))])
 
 
 def sizes(connections: Connections, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:

@@ -28,7 +28,8 @@ def behind(columns: str, place: Sequence[object] | None) -> tuple[str, list[obje
     if place is None:
         return "true", []
     names = columns.split(", ")
-    ranges, binds = [], []
+    ranges: list[str] = []
+    binds: list[object] = []
     for length in range(len(names), 0, -1):
         tests = [f"{name} = %s" for name in names[: length - 1]] + [f"{names[length - 1]} > %s"]
         ranges.append(f"({' AND '.join(tests)})")

@@ -57,6 +57,7 @@ CREATE TABLE IF NOT EXISTS $history (
     priority INT NOT NULL,
     created_at BIGINT NOT NULL,
     ready_at BIGINT NOT NULL,
+    ready_no BIGINT NOT NULL DEFAULT 0,
     finished_at BIGINT NOT NULL,
     attempt BIGINT NOT NULL,
     version BIGINT,

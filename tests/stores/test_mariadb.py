@@ -1,0 +1,28 @@
+"""The store keeps the contract on MariaDB: the conformance kit, adopted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.stores.mysql_prefixes import epoch_holder, fresh_place, open_url
+from wiggle_core.conformance import *  # noqa: F403
+from wiggle_core.conformance.lanes_openers import HoldEpoch
+from wiggle_core.conformance.plugin import StoreFactory
+
+
+@pytest.fixture
+def store_url(mariadb_url: str) -> Iterator[str]:
+    with fresh_place(mariadb_url) as url:
+        yield url
+
+
+@pytest.fixture
+def store_factory(store_url: str) -> StoreFactory:
+    return lambda clock=None: open_url(store_url, clock)
+
+
+@pytest.fixture
+def hold_epoch() -> HoldEpoch:
+    return epoch_holder()
