@@ -10,16 +10,20 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
-from wiggle_core.stores.store import Route, Store
+from wiggle_core.stores.store import ClaimRequest, Route, Store
+from wiggle_core.tasks.task import OrderKey
 from wiggle_store_sqlite import claims as sqlite_claims
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    import psycopg
 
-    from wiggle_store_postgres.place import Place
+    from wiggle_store_mysql import connections as mysql
+    from wiggle_store_mysql.place import Place as MySQLPlace
+    from wiggle_store_postgres.place import Place as PostgresPlace
 
 LEASE = timedelta(seconds=30)
 _TTL = LEASE // timedelta(microseconds=1)
@@ -50,7 +54,7 @@ def bare_sqlite(connection: sqlite3.Connection) -> BareClaim:
     return claim
 
 
-def bare_postgres(connection: Connection[tuple[Any, ...]], place: Place, store: Store) -> BareClaim:
+def bare_postgres(connection: psycopg.Connection[tuple[Any, ...]], place: PostgresPlace, store: Store) -> BareClaim:
     """By psycopg, on a connection in autocommit. Any: the driver's types are those of the columns."""
     from psycopg import RawCursor  # noqa: PLC0415 # the driver is there only where it is used
 
@@ -65,6 +69,40 @@ def bare_postgres(connection: Connection[tuple[Any, ...]], place: Place, store: 
         started = time.perf_counter()
         rows = RawCursor(connection).execute(statement, binds).fetchall()
         return _whole(time.perf_counter() - started, len(rows), limit), token
+
+    return claim
+
+
+def bare_mysql(connection: mysql.Connection, place: MySQLPlace) -> BareClaim:
+    """By PyMySQL, on a connection that is set up as the store's own are."""
+    # Imported here: the driver is there only where it is used.
+    from wiggle_store_mysql.claims import Candidate, first_statements, lease_statements  # noqa: PLC0415
+    from wiggle_store_mysql.connections import Session, set_up  # noqa: PLC0415
+
+    session = Session(connection, place, *set_up(connection, place))
+    cursor = connection.cursor()
+
+    def claim(queue: str, limit: int) -> tuple[float, str]:
+        request = ClaimRequest("benchmark", uuid4().hex, _TTL, limit, (Route(queue),))
+        walk = ";".join(
+            [
+                "START TRANSACTION",
+                *starmap(session.text, first_statements(session.server.product, request.routes, limit)),
+            ]
+        )
+        started = time.perf_counter()
+        cursor.execute(walk)
+        cursor.nextset()
+        found = cursor.fetchall()
+        taken = time.perf_counter() - started
+        picked = [Candidate(OrderKey(*row[:-1]), row[-1], None) for row in found]
+        lease = ";".join([*starmap(session.text, lease_statements(None, request, picked)), "COMMIT"])
+        started = time.perf_counter()
+        cursor.execute(lease)
+        cursor.nextset()
+        rows = cursor.fetchall()
+        cursor.nextset()
+        return _whole(taken + time.perf_counter() - started, len(rows), limit), request.token
 
     return claim
 

@@ -96,7 +96,7 @@ class Claiming:
             self._prune(lane)
         with self._connections.transaction() as session:
             found = _locked(session, request)
-            rows = session.commit(list(_lease(now, request, found)))[1].rows if found else []
+            rows = session.commit(list(lease_statements(now, request, found)))[1].rows if found else []
         return list(map(read_row, sorted(rows, key=claim_order)))
 
     def _prune(self, lane: LaneId) -> None:
@@ -151,7 +151,7 @@ def _lanes(routes: Sequence[Route]) -> list[LaneId]:
     return [route.lane for route in routes if route.lane is not None]
 
 
-def _lease(now: int | None, request: ClaimRequest, found: Sequence[Candidate]) -> Iterator[Statement]:
+def lease_statements(now: int | None, request: ClaimRequest, found: Sequence[Candidate]) -> Iterator[Statement]:
     """Lease what is locked, read it, and let its rows of the lanes go that it was found by. In the order of their keys
     (L7)."""
     ids = sorted(each.key.id for each in found)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from sqlalchemy import URL, make_url
 
-from benchmarks.bare import BareClaim, bare_postgres, bare_sqlite
+from benchmarks.bare import BareClaim, bare_mysql, bare_postgres, bare_sqlite
 from wiggle_core import Engine
 from wiggle_core.lanes.planner import LanePolicy
 from wiggle_core.settings import Settings
@@ -23,6 +23,11 @@ from wiggle_core.stores.store import Store
 _SETTINGS = """
     SELECT name, current_setting(name) FROM pg_settings
     WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'shared_buffers')
+"""
+
+_MYSQL_SETTINGS = """
+    SHOW GLOBAL VARIABLES WHERE Variable_name IN
+    ('innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_buffer_pool_size')
 """
 
 
@@ -58,6 +63,8 @@ def scratch(url: str, policy: LanePolicy) -> Iterator[Place]:
             place = _in_file(parsed, policy)
         case "postgresql" | "postgres":
             place = _in_schema(parsed, policy)
+        case "mysql" | "mariadb":
+            place = _in_tables(parsed, policy)
         case _:
             place = _anywhere(url, policy)
     with place as found:
@@ -95,6 +102,26 @@ def _in_schema(url: URL, policy: LanePolicy) -> Iterator[Place]:
             settings: dict[str, str] = dict(connection.execute(_SETTINGS).fetchall())
             server = f"PostgreSQL {settings.pop('server_version')}"
             yield Place(engine, server, settings, text, bare_postgres(connection, place, engine.store))
+    finally:
+        drop(place)
+
+
+@contextmanager
+def _in_tables(url: URL, policy: LanePolicy) -> Iterator[Place]:
+    # Imported here: the driver is there only where it is used.
+    from wiggle_store_mysql.connections import connect, set_up  # noqa: PLC0415
+    from wiggle_store_mysql.place import read_url  # noqa: PLC0415
+    from wiggle_store_mysql.schema import drop  # noqa: PLC0415
+
+    own = url.update_query_dict({"prefix": f"benchmark_{uuid4().hex[:12]}_"})
+    place, text = read_url(own), own.render_as_string(hide_password=False)
+    try:
+        with _engine(lambda: open_store(text), policy) as engine, closing(connect(place)) as connection:
+            server, _ = set_up(connection, place)
+            with connection.cursor() as cursor:
+                cursor.execute(_MYSQL_SETTINGS)
+                settings = {name: str(value) for name, value in cursor.fetchall()}
+            yield Place(engine, str(server), settings, text, bare_mysql(connection, place))
     finally:
         drop(place)
 
