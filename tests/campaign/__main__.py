@@ -1,6 +1,7 @@
 """`python -m tests.campaign --store URL`: kill, stop and starve processes on any store, and account for every task.
 
-`python -m tests.campaign --start-postgres` starts a PostgreSQL server for it, and strikes that too.
+`python -m tests.campaign --start-postgres` starts a PostgreSQL server for it, and strikes that too; so do
+`--start-mysql` and `--start-mariadb`.
 
 Exit code 0 when nothing is wrong, 1 with the findings and the command that replays the same plan of faults, 2 when the
 campaign cannot be run on that store.
@@ -16,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -29,11 +30,10 @@ from tests.campaign.clock import Timeline
 from tests.campaign.conductor import Conductor, Record
 from tests.campaign.disk import small_disk
 from tests.campaign.events import Events, read_events
-from tests.campaign.plan import CREW, Scenario, make_plan, replay_command
+from tests.campaign.plan import CREW, Product, Scenario, make_plan, replay_command
 from tests.campaign.saboteurs import check_names
-from tests.campaign.server import StruckServer
+from tests.campaign.server import struck_server
 from tests.servers.finding import Unavailable
-from tests.servers.postgres import own_postgres
 from wiggle_core.errors import WiggleError
 from wiggle_core.stores.registry import hide_password, open_store
 from wiggle_core.stores.store import Route
@@ -68,22 +68,24 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one campaign and return the exit code."""
     given = _parser().parse_args(arguments)
-    blows = given.kills // SERVERS_SHARE if given.start_postgres else 0
+    product: Product | None = given.start
+    blows = given.kills // SERVERS_SHARE if product else 0
     scenario = Scenario(given.minutes * 60, given.kills - blows, given.seed, given.actors, given.lease, blows)
+    if product:
+        scenario = replace(scenario, product=product)
     extra = [*(["--small-disk"] if given.small_disk else []), *_option("--sabotage", given.sabotage)]
-    store = ["--start-postgres"] if given.start_postgres else ["--store", hide_password(given.store)]
+    store = [f"--start-{product}"] if product else ["--store", hide_password(given.store)]
     command = replay_command(store, scenario, extra)
     try:
         with ExitStack() as stack:
-            server = stack.enter_context(own_postgres()) if given.start_postgres else None
-            url = given.store if server is None else server.url
+            struck = stack.enter_context(struck_server(product)) if product else None
+            url = given.store if struck is None else struck.url
             _require_processes(url)
             directory = _ledger_directory(given.directory)
             print(command, flush=True)
             disk = stack.enter_context(small_disk(_place(url))) if given.small_disk else None
             queue = f"campaign-{scenario.seed}-{uuid4().hex[:8]}"
             stage = Stage(_absolute(url), queue, str(directory), scenario.lease, given.sabotage)
-            struck = None if server is None else StruckServer(server)
             conductor = Conductor(stage, make_plan(scenario), _say, disk=disk, server=struck)
             stack.callback(conductor.store.close)
             outcome = _campaign(conductor, stage)
@@ -103,9 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--store", help="URL of a store; the campaign uses a queue of its own in it")
-    where.add_argument(
-        "--start-postgres", action="store_true", help="on a server of its own, which every other one of the kills meets"
-    )
+    for product in Product:
+        told = "on a server of its own, which every other one of the kills meets"
+        where.add_argument(f"--start-{product}", dest="start", action="store_const", const=product, help=told)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults strike (10)")
     parser.add_argument("--kills", type=int, default=200, help="processes killed meanwhile (200)")
     parser.add_argument("--seed", type=int, default=1, help="of every random decision (1)")

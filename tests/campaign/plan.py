@@ -133,11 +133,28 @@ class Blow(StrEnum):
     """What is done to a server that the campaign started itself."""
 
     TERMINATE = "sessions terminated"
+    STATEMENT = "statements ended"
     BACKEND = "backends killed"
     """Upon which the server ends all the others too, and recovers."""
     STOP = "servers stopped at once"
-    """`immediate`: as after a crash, nothing is put in order."""
-    POSTMASTER = "postmasters killed"
+    """As after a crash, nothing is put in order."""
+    SERVER = "servers killed"
+
+
+class Product(StrEnum):
+    """Servers that a campaign can start, by the option that asks for them."""
+
+    POSTGRES = "postgres"
+    MYSQL = "mysql"
+    MARIADB = "mariadb"
+
+    @property
+    def blows(self) -> tuple[Blow, ...]:
+        """One round of blows. Processes of PostgreSQL are many, and each of their ends is another one; MySQL and
+        MariaDB are one process, whose end is what counts."""
+        if self is Product.POSTGRES:
+            return (Blow.TERMINATE, Blow.BACKEND, Blow.STOP, Blow.SERVER)
+        return (Blow.TERMINATE, Blow.STATEMENT, Blow.STOP, *(Blow.SERVER,) * 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +168,8 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How long, how many and how hard. `kills` are of processes, `blows` meet the server; `lease` in seconds."""
+    """How long, how many and how hard. `kills` are of processes, `blows` meet the server of `product`; `lease` in
+    seconds."""
 
     seconds: float = 600.0
     kills: int = 200
@@ -159,6 +177,7 @@ class Scenario:
     actors: int = len(CREW)
     lease: float = 2.0
     blows: int = 0
+    product: Product = Product.POSTGRES
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +259,12 @@ def _ballast(scenario: Scenario) -> list[Ballast]:
 
 
 def _strikes(scenario: Scenario) -> list[Strike]:
-    """Every blow as often as every other one."""
+    """Round by round, each in an order of its own."""
     random = _stream(scenario, "strikes")
     moments = _deaths(random, scenario.blows, scenario.seconds)
     blows: list[Blow] = []
     while len(blows) < len(moments):
-        blows += random.sample(list(Blow), len(Blow))
+        blows += random.sample(scenario.product.blows, len(scenario.product.blows))
     return [Strike(at, blow, random.uniform(0.1, 2.0)) for at, blow in zip(moments, blows, strict=False)]
 
 

@@ -15,7 +15,7 @@ from benchmarks.ledger import Ledger
 from tests.campaign.audit import Verdict, Wrong, judge
 from tests.campaign.clock import FOREVER, SharedClock, Step, Timeline, monotonic_micros
 from tests.campaign.events import read_events
-from tests.campaign.plan import Arm, Blow, Life, Point, Role, Scenario, make_plan
+from tests.campaign.plan import Arm, Blow, Life, Point, Product, Role, Scenario, make_plan
 from tests.campaign.saboteurs import SABOTEURS, sabotage
 from tests.campaign.watched import Notes, Watched
 from wiggle_core import Done, Engine, QueueCriteria, RetryPolicy
@@ -322,9 +322,11 @@ def test_a_plan_follows_from_its_seed() -> None:
     assert all(isinstance(life.arm, Arm) for life in lives if life.arm)
 
 
-def test_blows_to_a_server_come_alike() -> None:
-    """A server of the campaign's own is struck in every way equally often; any other one is left alone."""
-    plan = make_plan(Scenario(seconds=60, blows=8))
-    assert Counter(strike.blow for strike in plan.strikes) == dict.fromkeys(Blow, 2)
+@pytest.mark.parametrize("product", Product)
+def test_blows_to_a_server_come_in_rounds(product: Product) -> None:
+    """A server of the campaign's own is struck in all of its ways, round by round; any other one is left alone."""
+    plan = make_plan(Scenario(seconds=60, blows=2 * len(product.blows), product=product))
+    assert Counter(strike.blow for strike in plan.strikes) == Counter(product.blows * 2)
     assert [each.at for each in plan.strikes] == sorted(each.at for each in plan.strikes)
+    assert {Blow.TERMINATE, Blow.STOP, Blow.SERVER} <= set(product.blows)
     assert make_plan(Scenario(seconds=60)).strikes == []

@@ -11,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.campaign.plan import Blow
+from tests.campaign.plan import Blow, Product
+from tests.servers import mariadb, mysql, postgres
 from tests.servers.finding import Unavailable, skip_or_fail
-from tests.servers.postgres import binaries
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-W", "error", "-m", "tests.campaign"]
@@ -57,6 +58,9 @@ def campaigns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ca
         "wrong": Campaign(place / "wrong", wrong, "--minutes", "0.06", "--kills", "0", "--sabotage", "forgetful"),
         # Every other kill is one of the server's, and each kind of them comes once.
         "postgres": Campaign(place / "postgres", ["--start-postgres"], "--minutes", "0.12", "--kills", "8"),
+        # Of a round of ten the first four: most of them kill the server.
+        "mysql": Campaign(place / "mysql", ["--start-mysql"], "--minutes", "0.15", "--kills", "8"),
+        "mariadb": Campaign(place / "mariadb", ["--start-mariadb"], "--minutes", "0.15", "--kills", "8"),
     }
     yield all_of_them
     for each in all_of_them.values():
@@ -83,12 +87,24 @@ def test_nothing_is_wrong_with_sqlite(campaigns: dict[str, Campaign]) -> None:
 def test_nothing_is_wrong_with_postgres(campaigns: dict[str, Campaign]) -> None:
     """L1-L6: meanwhile a session is ended, a backend and the postmaster are killed, the server is stopped at once."""
     try:
-        binaries()
+        postgres.binaries()
     except Unavailable as reason:
         skip_or_fail("PostgreSQL of our own", reason)
     out = require_nothing_wrong(campaigns["postgres"], kills=8)
-    for blow in Blow:
+    for blow in Product.POSTGRES.blows:
         assert f"1 {blow}" in out
+
+
+@pytest.mark.parametrize("module", [mysql, mariadb], ids=["mysql", "mariadb"])
+def test_nothing_is_wrong_with_mysql_and_mariadb(campaigns: dict[str, Campaign], module: ModuleType) -> None:
+    """L1-L6: meanwhile the server is killed, and recovers from what its log has."""
+    name = module.__name__.rpartition(".")[2]
+    try:
+        module.programs()
+    except Unavailable as reason:
+        skip_or_fail(f"{name} of our own", reason)
+    out = require_nothing_wrong(campaigns[name], kills=8)
+    assert f" {Blow.SERVER}" in out
 
 
 def test_a_wrong_store_fails_and_the_seed_is_told(campaigns: dict[str, Campaign]) -> None:
