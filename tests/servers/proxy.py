@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
 import threading
@@ -22,7 +23,10 @@ class Proxy:
         """How often a client began to send after the server had."""
         self._asked_last = False
         self.cut_at: bytes | None = None
-        """When a client sends this, the server gets it, and the line is cut once the server has answered all of it."""
+        """A regular expression. When a client sends it, the server gets it, and the line is cut once the server has
+        answered all of it."""
+        self.lost_at: bytes | None = None
+        """Likewise, but the server does not get it: the line is cut before."""
         self.greeting: Callable[[bytes], bytes] | None = None
         """Changes what a server says that speaks first."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -75,8 +79,14 @@ class Proxy:
                     has_begun = True
                     self.requests += from_client and not was_client
                     was_client = self._asked_last = from_client
-                    is_cut = is_cut or (from_client and self.cut_at is not None and self.cut_at in data)
+                    if from_client and _is_in(self.lost_at, data):
+                        return
+                    is_cut = is_cut or (from_client and _is_in(self.cut_at, data))
                     (server if from_client else client).sendall(data)
+
+
+def _is_in(pattern: bytes | None, data: bytes) -> bool:
+    return pattern is not None and re.search(pattern, data) is not None
 
 
 def _drain(server: socket.socket, quiet: float = 0.2) -> None:
