@@ -22,6 +22,7 @@ from wiggle_store_mysql import changes as leasing
 from wiggle_store_mysql import documents, enqueueing, explaining, questions, schema
 from wiggle_store_mysql.claims import Claiming
 from wiggle_store_mysql.connections import Connections
+from wiggle_store_mysql.enlisting import Enlisting
 from wiggle_store_mysql.lanes import MySQLLanes
 from wiggle_store_mysql.place import Place
 
@@ -43,6 +44,7 @@ class MySQLStore:
     def __init__(self, place: Place, clock: Clock | None = None, *, is_scratch: bool = False) -> None:
         self._place = place
         self._connections = Connections(place)
+        self._enlisting = Enlisting(self._connections)
         self._claiming = Claiming(self._connections)
         self._lanes = MySQLLanes(self._connections, self._injected)
         self._clock = clock
@@ -110,6 +112,11 @@ class MySQLStore:
 
     def leased(self, token: str) -> list[TaskRecord]:
         return questions.leased(self._connections, token)
+
+    # Optional powers
+
+    def enlist(self, connection: object, tasks: Sequence[TaskRecord]) -> None:
+        self._enlisting.enlist(connection, tasks, self._injected())
 
     # Questions
 
