@@ -10,7 +10,7 @@ import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from math import ceil
+from math import ceil, floor
 from typing import Any, NoReturn
 
 from pymysql import OperationalError
@@ -103,9 +103,10 @@ class Place:
 
     @property
     def lock_timeout(self) -> int:
-        """Whole seconds to wait for a lock, as the servers count it. MySQL limits the time of queries only, so this
-        is what limits a change."""
-        return max(1, ceil(self.statement_timeout))
+        """Whole seconds to wait for a lock, as the servers count it. Less than a statement may take, so that a change
+        which waited in vain ends by the error that tells so: after it nothing is open. MySQL limits the time of
+        queries only, so this is also what limits a change there."""
+        return max(1, floor(self.statement_timeout) - 2)
 
     def connection_parameters(self) -> dict[str, Any]:
         """What to connect with, but for the settings of the session. No answer is waited for much longer than its

@@ -56,7 +56,8 @@ def test_options_of_ours_set_the_place() -> None:
     assert parameters["read_timeout"] == parameters["write_timeout"] == 13
     assert parameters["connect_timeout"] == 4
     assert (parameters["program_name"], parameters["charset"]) == ("wiggle", "utf8mb4")
-    assert place.lock_timeout == 3
+    assert place.lock_timeout == 1
+    assert place_of("mysql://h/n").lock_timeout == 28
     assert "prefix" not in parameters
 
 
