@@ -398,7 +398,12 @@ def test_a_snapshot_that_insists_asks_for_the_transaction_again(
 
 def test_a_deadlock_of_callers_loses_one_of_them(engine: Engine, url: str) -> None:
     """L7: within a call ids are taken in order; over several calls, who names them crosswise may be the victim."""
-    with closing(callers(url)) as first, closing(callers(url)) as second, ThreadPoolExecutor(1) as pool:
+    patient = "SET innodb_lock_wait_timeout = 60"
+    with (
+        closing(callers(url, patient)) as first,
+        closing(callers(url, patient)) as second,
+        ThreadPoolExecutor(1) as pool,
+    ):
         engine.enlist(first, [NewTask("q", "s", id="a")])
         engine.enlist(second, [NewTask("q", "s", id="b")])
         waiting = pool.submit(_outcome, lambda: engine.enlist(first, [NewTask("q", "s", id="b")]))
