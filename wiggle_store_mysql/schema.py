@@ -40,7 +40,8 @@ _APPLIED = f"SELECT name, checksum FROM ${TABLE}"
 _NOTE = f"INSERT INTO ${TABLE} (name, checksum, applied_at) VALUES (%s, %s, {{now}})"
 
 _GRANTS = (
-    ("SELECT, INSERT, UPDATE, DELETE", ("task", "payload", "history", "document", "lane", "lane_task", "lane_epoch")),
+    ("SELECT, INSERT, UPDATE, DELETE", ("task", "document", "lane")),
+    ("SELECT, INSERT, DELETE", ("payload", "history", "lane_task", "lane_epoch")),
     ("SELECT, UPDATE", ("lane_number",)),
     ("SELECT", (TABLE,)),
 )
