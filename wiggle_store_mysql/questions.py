@@ -8,18 +8,18 @@ lock it by the index that finds it would be the other way round than changes do 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
-from wiggle_core.stores.sql.rows import claim_order, read_row
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import Fate, Route, Slice
 from wiggle_core.tasks.task import LIVE, OrderKey, State, TaskId, TaskRecord
-from wiggle_store_mysql.connections import Connections, Session, Statement
+from wiggle_store_mysql.connections import Connections, Row, Session, Statement
 from wiggle_store_mysql.dialect import WRITERS
 from wiggle_store_mysql.moment import EPOCH_MICROS, moment
 from wiggle_store_mysql.order import ORDER, behind
 from wiggle_store_mysql.place import Product
-from wiggle_store_mysql.rows import HISTORY_COLUMNS, TASK_COLUMNS
+from wiggle_store_mysql.rows import HISTORY_COLUMNS, TASK_COLUMNS, read_task
 
 T = TypeVar("T")
 
@@ -31,7 +31,6 @@ whole table for one of 20,000, which is more than its range optimizer has memory
 # length or before: 150,000 rows read instead of 10, on MariaDB.
 _TABLES = {"task": "$task AS task FORCE INDEX (task_dispatch)", "history": "$history AS history"}
 _BRANCH = "SELECT {columns} FROM {table} WHERE state = '{state}' AND queue = %s AND {condition}"
-_ORDERED = f"SELECT * FROM ({{pages}}) AS found ORDER BY {ORDER} LIMIT %s"
 
 _NOW = f"SELECT {EPOCH_MICROS}"
 _GET = f"""
@@ -85,7 +84,7 @@ def get(connections: Connections, task_id: TaskId) -> TaskRecord | None:
     """One task, live or in history."""
     with connections.reading() as session:
         rows = session.rows(_GET, (task_id, task_id))
-    return read_row(rows[0]) if rows else None
+    return read_task(rows[0]) if rows else None
 
 
 def lookup(connections: Connections, ids: Sequence[TaskId]) -> dict[TaskId, Fate]:
@@ -101,7 +100,7 @@ def lookup(connections: Connections, ids: Sequence[TaskId]) -> dict[TaskId, Fate
 def leased(connections: Connections, token: str) -> list[TaskRecord]:
     """The tasks RUNNING under a claim's token, in claim order."""
     with connections.reading() as session:
-        return list(map(read_row, sorted(session.rows(_LEASED, (token,)), key=claim_order)))
+        return _in_order(session.rows(_LEASED, (token,)))
 
 
 def find(
@@ -112,20 +111,22 @@ def find(
         return []
     with connections.reading() as session:
         statement = _page(session.server.product, route, _unique(states), limit, after)
-        return list(map(read_row, session.rows(statement.text, statement.binds)))
+        return _in_order(session.rows(statement.text, statement.binds))[:limit]
+
+
+def _in_order(rows: Sequence[Row]) -> list[TaskRecord]:
+    return sorted(map(read_task, rows), key=attrgetter("order_key"))
 
 
 def _page(product: Product, route: Route, states: list[State], limit: int, after: OrderKey | None) -> Fragment:
-    """Each state's own page, and of these the first tasks."""
+    """Each state's own page."""
     later, place = behind(ORDER, after)
     pages, binds = [], []
     for state in states:
         page = _branch(product, route, state, TASK_COLUMNS if state in LIVE else HISTORY_COLUMNS)
         pages.append(f"{page.text} AND {later} ORDER BY {ORDER} LIMIT %s")
         binds += [*page.binds, *place, limit]
-    if len(pages) == 1:
-        return Fragment(pages[0], tuple(binds))
-    return Fragment(_ORDERED.format(pages=_union(pages)), (*binds, limit))
+    return Fragment(_union(pages), tuple(binds))
 
 
 def count(connections: Connections, route: Route, states: Collection[State], cap: int) -> int:
@@ -173,7 +174,7 @@ def due(connections: Connections, time: int | None, limit: int) -> list[TaskReco
         reserving = [(_RESERVE.format(now=at), (part,)) for part in parts]
         answers = session.commit([*reserving, *((_RESERVED, (part,)) for part in parts)])
     rows = [row for answer in answers[len(parts) :] for row in answer.rows]
-    return sorted(map(read_row, rows), key=_due_order)
+    return sorted(map(read_task, rows), key=_due_order)
 
 
 def _due_order(task: TaskRecord) -> tuple[int, TaskId]:
