@@ -56,7 +56,9 @@ _REVIVE = f"""
     INSERT INTO $task ({_UNCHANGED}, ready_at, attributes, attempt, state, ready_no)
     SELECT {_UNCHANGED}, %s, %s, %s, 'READY', %s FROM $history FORCE INDEX (PRIMARY) WHERE id = %s
 """
-_LEAVE = "DELETE FROM ${table} WHERE id IN %s"
+# One by one: for a list both may read the whole of a small table, with locks, and no hint keeps them from it. MariaDB
+# was seen to do so for 20 of 100 rows, MySQL for 50, and settlements to deadlock then.
+_LEAVE = "DELETE FROM ${table} WHERE id = %s"
 _EXTEND = """
     UPDATE $task FORCE INDEX (PRIMARY) SET lease_until = {now} + %s, due_at = {now} + %s, reserved_at = NULL
     WHERE id = %s AND state = 'RUNNING' AND token = %s
@@ -88,12 +90,11 @@ class _Effects:
         for (finished_at, state, result, is_kept, error), ids in self.settled.items():
             given = () if is_kept else (error,)
             yield _SETTLE.format(error="error" if is_kept else "%s"), (finished_at, state, result, *given, ids)
-        left = sorted(each for ids in self.settled.values() for each in ids)
-        if left:
-            yield _LEAVE.format(table="task"), (left,)
+        for task_id in sorted(each for ids in self.settled.values() for each in ids):
+            yield _LEAVE.format(table="task"), (task_id,)
         yield from self.statements
-        if self.revived:
-            yield _LEAVE.format(table="history"), (self.revived,)
+        for task_id in self.revived:
+            yield _LEAVE.format(table="history"), (task_id,)
         yield from lane_rows.insertions(self.entered)
 
 
