@@ -3,12 +3,13 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pymysql
+import pytest
 from pymysql.constants import CLIENT
 from sqlalchemy import make_url
 
@@ -17,6 +18,7 @@ from wiggle_core.conformance.lanes_openers import HoldEpoch
 from wiggle_core.stores.store import Store
 from wiggle_core.tasks.task import Clock
 from wiggle_store_mysql import open_store
+from wiggle_store_mysql.connections import Answer, Session, Statement
 from wiggle_store_mysql.epochs import hold, require_held
 from wiggle_store_mysql.place import read_url
 from wiggle_store_mysql.schema import drop
@@ -55,6 +57,57 @@ def fresh_place(url: str) -> Iterator[str]:
     fresh = with_options(url, prefix=f"test_{uuid4().hex[:12]}_")
     yield fresh
     drop(read_url(make_url(fresh)))
+
+
+@contextmanager
+def migrated(url: str, clock: Clock | None = None) -> Iterator[MySQLStore]:
+    """A store with tables, closed at the end."""
+    with closing(open_url(url, clock)) as store:
+        store.migrate()
+        yield store
+
+
+@contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[Statement]]]:
+    """What stores send meanwhile: the statements of each round trip, with what they bind."""
+    sent: list[list[Statement]] = []
+    send = Session._sent
+
+    def note(session: Session, statements: Sequence[Statement]) -> list[Answer]:
+        sent.append(list(statements))
+        return send(session, statements)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_sent", note)
+        yield sent
+
+
+@contextmanager
+def refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The numbers of the errors that sessions of stores get meanwhile, whatever becomes of them: the victim of a
+    deadlock is always told, by 1213."""
+    numbers: list[int] = []
+    send = Session._sent
+
+    def note(session: Session, statements: Sequence[Statement]) -> list[Answer]:
+        try:
+            return send(session, statements)
+        except pymysql.MySQLError as error:
+            numbers.append(error.args[0])
+            raise
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_sent", note)
+        yield numbers
+
+
+def rows_read(store: MySQLStore, action: Callable[[], object]) -> int:
+    """How many rows, of tables and indexes, the server looked at for what the store does by its one connection."""
+    with store._connections.reading() as session:
+        session.run("FLUSH STATUS")
+    action()
+    with store._connections.reading() as session:
+        return sum(int(value) for _, value in session.rows("SHOW SESSION STATUS LIKE 'Handler\\_read\\_%%'"))
 
 
 @contextmanager
