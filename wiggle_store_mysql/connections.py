@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pymysql
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, CR, ER
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
@@ -35,14 +35,23 @@ Statement: TypeAlias = tuple[str, Sequence[object]]
 FLAGS = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
 """An UPDATE tells how many rows it found, whether or not their values are new (MY7)."""
 
+_BETWEEN = ";\n"
+_BYTES_AT_MOST = 8
+"""How many bytes a character of a statement and what is between two statements take, with room to spare."""
+_LARGEST_PACKET = 1 << 30
+"""As max_allowed_packet may be."""
+
 SQL_MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION"
 ISOLATION = "READ-COMMITTED"
 
 # What a meaning hangs on, or a bound (MY2, MY9). Times that a statement may take are told in units of the product's
-# own; MySQL's holds for questions only.
+# own; MySQL's holds for questions only. MySQL greets everybody as if in autocommit, whatever its global setting is, and
+# so PyMySQL does not ask for it.
 _SET_UP = """
     SET SESSION sql_mode = '{sql_mode}', time_zone = '+00:00', innodb_lock_wait_timeout = {lock_timeout},
         lock_wait_timeout = {lock_timeout}, group_concat_max_len = 1048576, {statement_timeout},
+        autocommit = 1, completion_type = NO_CHAIN, sql_select_limit = 18446744073709551615, sql_safe_updates = 0,
+        sql_big_selects = 1,
         character_set_client = utf8mb4, character_set_results = utf8mb4, character_set_connection = utf8mb4,
         collation_connection = $collation;
     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
@@ -91,7 +100,8 @@ class Session:
         return self.batch([(statement, binds)])[-1].count
 
     def batch(self, statements: Sequence[Statement]) -> list[Answer]:
-        """Run statements in one round trip; an answer each. Those behind one that fails are not run."""
+        """Run statements in one round trip, or as few as the server's limit of a packet permits; an answer each. Those
+        behind one that fails are not run."""
         if not self._is_to_begin:
             return self._sent(statements)
         self._is_to_begin, self._is_open = False, True
@@ -117,9 +127,9 @@ class Session:
         """End a transaction and undo it; where that fails, the connection is thrown away and the server does it."""
         self._is_to_begin = False
         if self._is_open and not self.is_busy:
-            self._is_open = False
             with suppress(*DRIVER_ERRORS):
                 self._sent([("ROLLBACK", ())])
+                self._is_open = False
 
     @property
     def is_clean(self) -> bool:
@@ -132,7 +142,28 @@ class Session:
         return text
 
     def _sent(self, statements: Sequence[Statement]) -> list[Answer]:
-        text = ";\n".join(self.text(*each) for each in statements)
+        texts = [self.text(*each) for each in statements]
+        return [answer for packet in self._packets(texts) for answer in self._answers(packet)]
+
+    def _packets(self, texts: Sequence[str]) -> list[str]:
+        """The statements in packets that the server takes. Upon a longer one it would end the session, and what became
+        of the others would be open."""
+        if sum(map(len, texts)) * _BYTES_AT_MOST < self.max_packet:
+            return [_BETWEEN.join(texts)]
+        packets: list[list[str]] = [[]]
+        size = 0
+        for text in texts:
+            more = len(text.encode()) + len(_BETWEEN)
+            if more >= self.max_packet:
+                raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE)
+            if packets[-1] and size + more >= self.max_packet:
+                packets.append([])
+                size = 0
+            packets[-1].append(text)
+            size += more
+        return [_BETWEEN.join(packet) for packet in packets]
+
+    def _answers(self, text: str) -> list[Answer]:
         answers = []
         self.is_busy = True
         try:
@@ -203,10 +234,12 @@ class Connections:
         except DRIVER_ERRORS as error:
             raise translate(error, self.place, may_have_applied=session.may_have_applied) from error
         finally:
-            session.roll_back()
-            if self._is_closed or not session.is_clean:
-                pooled.invalidate()
-            pooled.close()
+            try:
+                session.roll_back()
+            finally:  # also when Ctrl-C comes while that is under way
+                if self._is_closed or not session.is_clean:
+                    pooled.invalidate()
+                pooled.close()
 
     def _checked_out(self) -> PoolProxiedConnection:
         """A connection that is alive as far as can be known without asking the server.
@@ -286,14 +319,26 @@ def set_up(connection: Connection, place: Place) -> tuple[Server, int]:
         statement_timeout=_STATEMENT_TIMEOUT[product](place.statement_timeout),
         isolation=_ISOLATION_NAME[product],
     )
-    session = Session(connection, place, server, 0)
+    session = Session(connection, place, server, _LARGEST_PACKET)
     try:
         ((isolation, max_packet),) = session.rows(statement)
+        if product is Product.MARIADB:
+            _let_records_change(session)
     except DRIVER_ERRORS as error:
         raise translate(error, place) from error
     if isolation != ISOLATION:
         raise PermanentStoreError(f"{place} begins sessions as {isolation} and keeps to it: {ISOLATION} is needed")
     return server, int(max_packet)
+
+
+def _let_records_change(session: Session) -> None:
+    """Have a statement lock what changed since it began; it tests the row behind the lock. MariaDB 11.6.2 and newer
+    refuse that by default, with error 1020 (MY6); the oldest versions have no such setting."""
+    try:
+        session.run("SET SESSION innodb_snapshot_isolation = OFF")
+    except pymysql.OperationalError as error:
+        if error.args[0] != ER.UNKNOWN_SYSTEM_VARIABLE:
+            raise
 
 
 def _socket(connection: Connection) -> socket.socket:
