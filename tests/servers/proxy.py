@@ -27,6 +27,8 @@ class Proxy:
         answered all of it."""
         self.lost_at: bytes | None = None
         """Likewise, but the server does not get it: the line is cut before."""
+        self.upon_loss: Callable[[], object] | None = None
+        """What is done first in that case."""
         self.greeting: Callable[[bytes], bytes] | None = None
         """Changes what a server says that speaks first."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -57,8 +59,11 @@ class Proxy:
             threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 
     def _forward(self, client: socket.socket) -> None:
-        server = socket.create_connection(("127.0.0.1", self._target))
-        with client, server, selectors.DefaultSelector() as selector:
+        with client, suppress(ConnectionRefusedError):  # by a server that is away, as the client then sees, too
+            self._forward_to(socket.create_connection(("127.0.0.1", self._target)), client)
+
+    def _forward_to(self, server: socket.socket, client: socket.socket) -> None:
+        with server, selectors.DefaultSelector() as selector:
             selector.register(client, selectors.EVENT_READ)
             selector.register(server, selectors.EVENT_READ)
             was_client, has_begun, is_cut = False, False, False
@@ -80,6 +85,8 @@ class Proxy:
                     self.requests += from_client and not was_client
                     was_client = self._asked_last = from_client
                     if from_client and _is_in(self.lost_at, data):
+                        if self.upon_loss is not None:
+                            self.upon_loss()
                         return
                     is_cut = is_cut or (from_client and _is_in(self.cut_at, data))
                     (server if from_client else client).sendall(data)
