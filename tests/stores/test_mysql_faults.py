@@ -325,7 +325,7 @@ def test_a_rollback_that_is_refused_ends_the_connection(store: MySQLStore, url: 
     """1226 also meets the ROLLBACK. A connection that stays in its transaction is not lent out again, and the server
     lets its locks go."""
     store.enqueue([ready("a")])
-    queries = 4
+    refused = 0
     for queries in range(4, 30):  # the limit is met at each statement in turn
         with account(url, f"MAX_QUERIES_PER_HOUR {queries}") as limited, closing(open_url(limited)) as poor:
             with suppress(TransientStoreError):
@@ -334,7 +334,8 @@ def test_a_rollback_that_is_refused_ends_the_connection(store: MySQLStore, url: 
             fails(TransientStoreError, "used up what .* raise the limits of the account", lambda: claim(poor))
             wait_until(lambda: ids(claim(store, token="free")) == ["a"])
             store.apply([GiveBack(task.lease, {}) for task in store.leased("free")])
-    assert queries > 6
+            refused += 1
+    assert refused > 3
 
 
 # Our own threads, processes and signals

@@ -24,7 +24,16 @@ from tests.servers.mariadb import own_mariadb
 from tests.servers.mysql import own_mysql
 from tests.servers.mysql_process import LocalMySQL
 from tests.servers.processes import give
-from tests.stores.mysql_faults import behind_proxy, claim, fails, locked, number, require_order, waiting
+from tests.stores.mysql_faults import (
+    behind_proxy,
+    claim,
+    fails,
+    locked,
+    number,
+    require_order,
+    require_plain_words,
+    waiting,
+)
 from tests.stores.mysql_prefixes import asked, connect_plainly, fresh_place, open_url, plain
 from tests.stores.postgres_schemas import with_options
 from tests.stores.test_postgres_facts import ids, ready, route, wait_until
@@ -43,6 +52,7 @@ ODD = {
     "default_time_zone": "+05:00",
     "completion_type": "CHAIN",
     "autocommit": "0",
+    "loose_innodb_snapshot_isolation": "ON",  # of MariaDB's alone (MY6)
     "character_set_server": "latin1",
 }
 """What sessions begin with on a server that is set up for other programs."""
@@ -76,6 +86,14 @@ def store(url: str) -> Iterator[MySQLStore]:
     yield opened
     require_order(opened)
     opened.close()
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What `Replaying` writes to the log is as discreet as an error."""
+    yield
+    for record in caplog.get_records("call"):
+        require_plain_words(record.getMessage())
 
 
 def is_mysql(server: LocalMySQL) -> bool:
