@@ -32,10 +32,11 @@ from wiggle_store_mysql.connections import Connections, Row, Session, Statement
 from wiggle_store_mysql.enqueueing import new_ready_no
 from wiggle_store_mysql.epochs import hold, require_held
 from wiggle_store_mysql.moment import moment
+from wiggle_store_mysql.order import id_list, lock_of, named, of
 
 # What guards ask, and what places in lanes are made of.
 _TESTED = "id, ready_no, state, token, lease_until, priority, created_at, ready_at, attempt"
-_LOCK = f"SELECT {_TESTED} FROM ${{table}} FORCE INDEX (PRIMARY) WHERE id IN %s ORDER BY id FOR UPDATE"
+_LOCK = {table: f"SELECT {of('present', _TESTED)} FROM {named(table, 'id')} {{lock}}" for table in ("task", "history")}
 _NOW = "SELECT {now}"
 
 _UNCHANGED = (
@@ -56,9 +57,7 @@ _REVIVE = f"""
     INSERT INTO $task ({_UNCHANGED}, ready_at, attributes, attempt, state, ready_no)
     SELECT {_UNCHANGED}, %s, %s, %s, 'READY', %s FROM $history FORCE INDEX (PRIMARY) WHERE id = %s
 """
-# One by one: for a list both may read the whole of a small table, with locks, and no hint keeps them from it. MariaDB
-# was seen to do so for 20 of 100 rows, MySQL for 50, and settlements to deadlock then.
-_LEAVE = "DELETE FROM ${table} WHERE id = %s"
+_LEAVE = {table: f"DELETE present FROM {named(table, 'id')}" for table in ("task", "history")}
 _EXTEND = """
     UPDATE $task FORCE INDEX (PRIMARY) SET lease_until = {now} + %s, due_at = {now} + %s, reserved_at = NULL
     WHERE id = %s AND state = 'RUNNING' AND token = %s
@@ -90,11 +89,12 @@ class _Effects:
         for (finished_at, state, result, is_kept, error), ids in self.settled.items():
             given = () if is_kept else (error,)
             yield _SETTLE.format(error="error" if is_kept else "%s"), (finished_at, state, result, *given, ids)
-        for task_id in sorted(each for ids in self.settled.values() for each in ids):
-            yield _LEAVE.format(table="task"), (task_id,)
+        left = [each for ids in self.settled.values() for each in ids]
+        if left:
+            yield _LEAVE["task"], (id_list(left),)
         yield from self.statements
-        for task_id in self.revived:
-            yield _LEAVE.format(table="history"), (task_id,)
+        if self.revived:
+            yield _LEAVE["history"], (id_list(self.revived),)
         yield from lane_rows.insertions(self.entered)
 
 
@@ -138,11 +138,17 @@ def _locked(
     session: Session, now: int | None, changes: Sequence[Change], epoch: int | None
 ) -> tuple[dict[TaskId, _Held], int]:
     """The tasks, locked, and the time behind the locks. Raises StaleLanes."""
-    ids = sorted(set(map(change_id, changes)))
+    ids = set(map(change_id, changes))
+    lock = lock_of(session.server.product, "present")
     held = [] if epoch is None else [hold(session.server.product, epoch)]
-    from_history = sorted({change.task_id for change in changes if isinstance(change, Revive)})
-    settled = [(_LOCK.format(table="history"), (from_history,))] if from_history else []
-    asked: list[Statement] = [*held, (_LOCK.format(table="task"), (ids,)), *settled, (_NOW.format(now=moment(now)), ())]
+    from_history = {change.task_id for change in changes if isinstance(change, Revive)}
+    settled = [(_LOCK["history"].format(lock=lock), (id_list(from_history),))] if from_history else []
+    asked: list[Statement] = [
+        *held,
+        (_LOCK["task"].format(lock=lock), (id_list(ids),)),
+        *settled,
+        (_NOW.format(now=moment(now)), ()),
+    ]
     answers = session.batch(asked)
     if epoch is not None:
         require_held(answers.pop(0), epoch)

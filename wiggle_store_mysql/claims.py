@@ -39,7 +39,7 @@ from wiggle_store_mysql import lane_rows
 from wiggle_store_mysql.connections import Connections, Row, Session, Statement
 from wiggle_store_mysql.dialect import WRITERS
 from wiggle_store_mysql.moment import moment
-from wiggle_store_mysql.order import LANE_KEY, ORDER, behind, of
+from wiggle_store_mysql.order import LANE_KEY, ORDER, behind, keys, lock_of, of
 from wiggle_store_mysql.place import Product
 from wiggle_store_mysql.rows import TASK_COLUMNS, read_task
 
@@ -68,14 +68,10 @@ _PAGE = f"""
     FOR UPDATE SKIP LOCKED
 """
 # Of a page that was read before, in its order, so that no more is locked than is wanted.
-_FIRST_FREE = """
-    SELECT STRAIGHT_JOIN free.id
-    FROM JSON_TABLE(%s, '$[*]' COLUMNS (
-        id VARCHAR(64) CHARACTER SET utf8mb4 COLLATE $collation PATH '$[0]', ready_no BIGINT PATH '$[1]'
-    )) AS page
-    JOIN $task AS free FORCE INDEX (PRIMARY)
-    ON free.id = page.id AND free.ready_no = page.ready_no AND free.state = 'READY'
-    LIMIT %s {lock} SKIP LOCKED
+_FIRST_FREE = f"""
+    SELECT free.id FROM {keys("id, ready_no")} STRAIGHT_JOIN $task AS free FORCE INDEX (PRIMARY)
+    ON free.id = given.id AND free.ready_no = given.ready_no AND free.state = 'READY'
+    LIMIT %s {{lock}} SKIP LOCKED
 """
 LONGEST_PAGE = 500
 """How many tasks a page has at most, where others have locked those before it."""
@@ -87,7 +83,6 @@ _BY_LANE = f"""
     ON task.id = head.id AND task.ready_no = head.ready_no AND task.state = 'READY'
     WHERE head.lane = %s ORDER BY {of("head", LANE_KEY)} LIMIT %s {{lock}} SKIP LOCKED
 """
-_LOCK_OF = {Product.MYSQL: "FOR UPDATE OF {}", Product.MARIADB: "FOR UPDATE"}
 _STANDING = "SELECT count(*) FROM $lane WHERE id IN %s AND state = 'OPEN'"
 
 _LEASE = """
@@ -165,7 +160,7 @@ def first_statements(product: Product, routes: Sequence[Route], limit: int) -> I
             condition = _condition(product, route.predicate)
             yield walk.format(condition=condition.text), (route.queue, *condition.binds, limit)
         else:
-            yield _BY_LANE.format(lock=_LOCK_OF[product].format("task")), (route.lane, limit)
+            yield _BY_LANE.format(lock=lock_of(product, "task")), (route.lane, limit)
     lanes = _lanes(routes)
     if lanes:
         yield _STANDING, (lanes,)
@@ -182,7 +177,7 @@ def _free(session: Session, route: Route, limit: int, rows: list[Row]) -> list[R
     if route.lane is not None:
         return rows
     product = session.server.product
-    lock = _FIRST_FREE.format(lock=_LOCK_OF[product].format("free"))
+    lock = _FIRST_FREE.format(lock=lock_of(product, "free"))
     free = [row for row in rows if row[-1]]
     size = limit
     while len(rows) == size and len(free) < limit:
@@ -218,4 +213,5 @@ def lease_statements(now: int | None, request: ClaimRequest, found: Sequence[Can
     yield _LEASE.format(now=moment(now)), (request.owner, request.token, request.ttl, request.ttl, ids)
     yield _LEASED, (ids, request.token)
     rows = [LaneRow(each.lane, each.key, each.ready_no) for each in found if each.lane is not None]
-    yield from lane_rows.deletions(rows)
+    if rows:
+        yield lane_rows.deletion(rows)

@@ -15,16 +15,14 @@ from wiggle_core.tasks.task import OrderKey, TaskRecord
 from wiggle_store_mysql.connections import Connections, Row, Session, Statement
 from wiggle_store_mysql.dialect import WRITERS
 from wiggle_store_mysql.epochs import hold_any
-from wiggle_store_mysql.order import LANE_KEY, LANE_ROW, ORDER, behind, matching, of
+from wiggle_store_mysql.order import LANE_KEY, LANE_ROW, ORDER, behind, key_list, lock_of, named, of
 from wiggle_store_mysql.rows import BARE_TASK_COLUMNS, read_task
 
 ROWS = 1_000
 """How many rows one statement puts in at most."""
 
 _INSERT = f"INSERT IGNORE INTO $lane_task ({LANE_ROW}) VALUES {{rows}}"
-# One by one: of many rows in one statement both may make a reading of the whole table, with locks, and no hint keeps
-# them from it. MariaDB was seen to do so for 20 of 100 rows, MySQL for 50.
-_DELETE = f"DELETE FROM $lane_task WHERE {' AND '.join(f'{column} = %s' for column in LANE_ROW.split(', '))}"
+_DELETE = f"DELETE present FROM {named('lane_task', LANE_ROW)}"
 
 # The tasks that are looked at and the last one of them, in one statement: both of one snapshot. Nothing but the index
 # is read for the last one.
@@ -61,7 +59,7 @@ _DEAD = f"""
     LEFT JOIN $lane AS lane ON lane.id = part.lane AND lane.state <> 'CLOSED'
     WHERE task.id IS NULL OR lane.id IS NULL
 """
-_FREE = f"SELECT {LANE_ROW} FROM $lane_task FORCE INDEX (PRIMARY) WHERE {{rows}} FOR UPDATE SKIP LOCKED"
+_FREE = f"SELECT {of('present', LANE_ROW)} FROM {named('lane_task', LANE_ROW)} {{lock}} SKIP LOCKED"
 _SIZE = "SELECT count(*) FROM (SELECT 1 FROM $lane_task WHERE lane = %s LIMIT %s) AS first"
 
 # One statement a lane, so that the lane, its rows and the tasks are those of one moment, whoever writes meanwhile.
@@ -97,13 +95,13 @@ def insertions(rows: Sequence[LaneRow]) -> Iterator[Statement]:
         yield _INSERT.format(rows=", ".join(["%s"] * len(part))), part
 
 
-def deletions(rows: Sequence[LaneRow]) -> Iterator[Statement]:
-    """The statements that delete rows, in the order of their keys."""
-    return _deletions(map(_values, rows))
+def deletion(rows: Iterable[LaneRow]) -> Statement:
+    """The statement that deletes rows."""
+    return _deletion(map(_values, rows))
 
 
-def _deletions(values: Iterable[Row]) -> Iterator[Statement]:
-    return ((_DELETE, row) for row in sorted(values))
+def _deletion(values: Iterable[Row]) -> Statement:
+    return _DELETE, (key_list(values),)
 
 
 def _values(row: LaneRow) -> Row:
@@ -154,7 +152,7 @@ def clear(connections: Connections, ids: Collection[LaneId], limit: int) -> tupl
     with connections.transaction() as session:
         closing = [lane for (lane,) in session.rows(_CLOSING, (list(ids),))]
         rows = session.rows(_CLEARED, (closing, limit)) if closing else []
-        session.commit(list(_deletions(rows)))
+        session.commit([_deletion(rows)] if rows else [])
     with connections.reading() as session:
         return len(rows), [lane for (lane,) in session.rows(_EMPTY, (list(ids),))]
 
@@ -184,11 +182,10 @@ def _delete_free(connections: Connections, rows: Sequence[Row]) -> None:
     """Delete those of these rows that nobody has locked."""
     if not rows:
         return
-    condition, binds = matching(LANE_ROW, sorted(rows))
     with connections.transaction() as session:
-        free = session.rows(_FREE.format(rows=condition), binds)
+        free = session.rows(_FREE.format(lock=lock_of(session.server.product, "present")), (key_list(rows),))
         if free:
-            session.commit(list(_deletions(free)))
+            session.commit([_deletion(free)])
 
 
 def sizes(connections: Connections, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:

@@ -15,7 +15,7 @@ from wiggle_core.tasks.task import OrderKey
 from wiggle_store_mysql import lane_rows
 from wiggle_store_mysql.connections import Connections, Session
 from wiggle_store_mysql.moment import moment
-from wiggle_store_mysql.order import matching, of
+from wiggle_store_mysql.order import key_list, named, of
 
 CLOSED_KEPT = 1_000
 """How many closed lanes are remembered for those who knew them."""
@@ -34,7 +34,7 @@ _READ = f"""
 _LOCK = "SELECT epoch, revision FROM $lane_number FOR UPDATE"
 _NEXT = "UPDATE $lane_number SET epoch = %s, revision = %s"
 _NEXT_EPOCH = "INSERT INTO $lane_epoch (epoch) VALUES (%s)"
-_PRESENT = "SELECT queue, digest, id FROM $lane WHERE {names} AND state IN ('FILLING', 'OPEN')"
+_PRESENT = "SELECT queue, digest, id FROM $lane WHERE (queue, digest) IN %s AND state IN ('FILLING', 'OPEN')"
 _PIN = "UPDATE $lane SET is_pinned = true, revision = %s WHERE id IN %s AND NOT is_pinned"
 _ADD = """
     INSERT INTO $lane (queue, digest, predicate, reason, is_pinned, state, epoch, revision, opened_at, used_at, work_at)
@@ -47,12 +47,12 @@ _BEGIN_TO_CLOSE = """
 """
 _BECOME = "UPDATE $lane SET state = %s, revision = %s WHERE id IN %s AND state = %s"
 _FORGOTTEN = "SELECT id, revision FROM $lane WHERE state = 'CLOSED' ORDER BY revision DESC, id DESC LIMIT %s, 1000000"
-_FORGET = "DELETE FROM $lane WHERE id IN %s"
+_FORGET = "DELETE FROM $lane WHERE id = %s"
 _NOTE_FORGOTTEN = "UPDATE $lane_number SET forgotten = greatest(forgotten, %s)"
 
 _EPOCHS = "SELECT epoch FROM $lane_epoch WHERE epoch < %s"
 _FREE_EPOCHS = "SELECT epoch FROM $lane_epoch WHERE epoch < %s ORDER BY epoch FOR UPDATE SKIP LOCKED"
-_DRAINED = "DELETE FROM $lane_epoch WHERE epoch IN %s"
+_DRAINED = f"DELETE present FROM {named('lane_epoch', 'epoch')}"
 
 # The lower bound is for a clock that stepped back: it must not keep a lane unfinished.
 _SILENT = """
@@ -98,8 +98,7 @@ class MySQLLanes:
             return []
         new = unique_lanes(wanted)
         with self._changing() as change:
-            names, binds = matching("queue, digest", list(new))
-            rows = change.session.rows(_PRESENT.format(names=names), binds)
+            rows = change.session.rows(_PRESENT, (list(new),))
             present = {(queue, digest): lane for queue, digest, lane in rows}
             pinned = [lane for each, lane in present.items() if new[each].is_pinned]
             is_changed = bool(pinned and change.session.run(_PIN, (change.revision, sorted(pinned))))
@@ -150,12 +149,9 @@ class MySQLLanes:
         with self._changing() as change:
             gone = change.session.rows(_FORGOTTEN, (CLOSED_KEPT,))
             if gone:
-                change.session.commit(
-                    [
-                        (_FORGET, (sorted(lane for lane, _ in gone),)),
-                        (_NOTE_FORGOTTEN, (max(revision for _, revision in gone),)),
-                    ]
-                )
+                forgotten = max(revision for _, revision in gone)
+                forget = [(_FORGET, (lane,)) for lane in sorted(lane for lane, _ in gone)]
+                change.session.commit([*forget, (_NOTE_FORGOTTEN, (forgotten,))])
 
     @contextmanager
     def _changing(self) -> Iterator[_Change]:
@@ -180,7 +176,7 @@ class MySQLLanes:
         with self._connections.transaction() as session:
             known, free = session.batch([(_EPOCHS, (epoch,)), (_FREE_EPOCHS, (epoch,))])
             if free.rows:
-                session.commit([(_DRAINED, ([number for (number,) in free.rows],))])
+                session.commit([(_DRAINED, (key_list(free.rows),))])
         return not set(known.rows) <= set(free.rows)
 
     def unfinished(self, silence: int) -> list[Lane]:

@@ -14,10 +14,10 @@ from typing import TypeVar
 from wiggle_core.stores.sql.writer import Fragment
 from wiggle_core.stores.store import Fate, Route, Slice
 from wiggle_core.tasks.task import LIVE, OrderKey, State, TaskId, TaskRecord
-from wiggle_store_mysql.connections import Connections, Row, Session, Statement
+from wiggle_store_mysql.connections import Connections, Row, Session
 from wiggle_store_mysql.dialect import WRITERS
 from wiggle_store_mysql.moment import EPOCH_MICROS, moment
-from wiggle_store_mysql.order import ORDER, behind
+from wiggle_store_mysql.order import ORDER, behind, id_list, named
 from wiggle_store_mysql.place import Product
 from wiggle_store_mysql.rows import HISTORY_COLUMNS, TASK_COLUMNS, read_task
 
@@ -69,8 +69,7 @@ _RESERVED = f"SELECT {TASK_COLUMNS} FROM $task AS task FORCE INDEX (PRIMARY) WHE
 
 _OLD_PAGE = "SELECT finished_at, id FROM $history FORCE INDEX (history_finished) WHERE finished_at < {before:d}"
 _LOCK_OLD = "SELECT id FROM $history FORCE INDEX (PRIMARY) WHERE id IN %s AND finished_at < {before:d}"
-# MySQL knows an index hint in this form of DELETE only. To MariaDB DELETE HISTORY is another statement.
-_FORGET = "DELETE gone FROM ${table} AS gone FORCE INDEX (PRIMARY) WHERE gone.id IN %s"
+_FORGET = [f"DELETE present FROM {named(table, 'id')}" for table in ("history", "payload")]
 
 
 def now(connections: Connections) -> int:
@@ -187,12 +186,8 @@ def purge(connections: Connections, before: int, limit: int) -> int:
     with connections.transaction() as session:
         page, lock = _OLD_PAGE.format(before=before), _LOCK_OLD.format(before=before)
         ids = _lock_first(session, "finished_at, id", page, lock, limit)
-        session.commit([_forgetting(table, part) for part in _cut(ids) for table in ("history", "payload")])
+        session.commit([(forget, (id_list(ids),)) for forget in _FORGET] if ids else [])
     return len(ids)
-
-
-def _forgetting(table: str, ids: Sequence[TaskId]) -> Statement:
-    return _FORGET.format(table=table), (ids,)
 
 
 def _lock_first(session: Session, key: str, page: str, lock: str, limit: int) -> list[TaskId]:
