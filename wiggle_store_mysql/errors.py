@@ -141,6 +141,7 @@ _PERMANENT = {
     CR.CR_AUTH_PLUGIN_ERR: "{} and this program do not agree on how this user logs in: make another account",
 }
 _SCHEMA = frozenset({ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.KEY_DOES_NOT_EXITS, 1305})
+_MISSING_RIGHT = frozenset({ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR})
 _LOST_IN_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
@@ -193,6 +194,12 @@ def is_unknown_database(error: StoreError) -> bool:
     """Whether there is no such database, so that it can be made."""
     cause = error.__cause__
     return isinstance(cause, pymysql.MySQLError) and _number(cause) == ER.BAD_DB_ERROR
+
+
+def is_missing_right(error: StoreError) -> bool:
+    """Whether the user lacks a right on the database or a table."""
+    cause = error.__cause__
+    return isinstance(cause, pymysql.MySQLError) and _number(cause) in _MISSING_RIGHT
 
 
 def _number(error: Exception) -> int | None:

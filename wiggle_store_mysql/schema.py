@@ -12,15 +12,16 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 
-from wiggle_core.errors import SchemaError, TransientStoreError
+from wiggle_core.errors import PermanentStoreError, SchemaError, TransientStoreError
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
 from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_store_mysql import lane_rows
 from wiggle_store_mysql.connections import Connections, Session, connect, set_up
-from wiggle_store_mysql.errors import DRIVER_ERRORS, is_unknown_database, translate
+from wiggle_store_mysql.errors import DRIVER_ERRORS, is_missing_right, is_unknown_database, translate
 from wiggle_store_mysql.moment import moment
 from wiggle_store_mysql.objects import altered_objects, tables_of
 from wiggle_store_mysql.place import Place, Product, in_place
+from wiggle_store_mysql.settings import advice, obstacles, read_settings
 
 MIGRATIONS = load_migrations("wiggle_store_mysql")
 TABLES = tables_of(MIGRATIONS)
@@ -93,12 +94,20 @@ def migrate(connections: Connections, now: int | None) -> list[str]:
     """
     place = connections.place
     try:
+        try:
+            return _migrate(place, now)
+        except SchemaError as error:
+            if not is_unknown_database(error):
+                raise
+        _create_database(place)
         return _migrate(place, now)
-    except SchemaError as error:
-        if not is_unknown_database(error):
+    except PermanentStoreError as error:
+        if not is_missing_right(error):
             raise
-    _create_database(place)
-    return _migrate(place, now)
+        raise PermanentStoreError(
+            f"this user may not create what is missing in {place}: upgrade as a user with CREATE, ALTER, INDEX, SELECT "
+            "and INSERT there, or have one run what `wiggle db sql` prints"
+        ) from error.__cause__
 
 
 def _migrate(place: Place, now: int | None) -> list[str]:
@@ -170,10 +179,17 @@ def _name(place: Place, table: str) -> str:
 
 
 def audit(connections: Connections) -> list[str]:
-    """What is wrong with the schema and the stored data, a sentence each."""
+    """What is wrong with the schema, the stored data and the server, a sentence each."""
     place = connections.place
     with _patient(place) as session:
-        return altered_objects(session, place, MIGRATIONS) or _contradictions(session)
+        hindering = obstacles(read_settings(session))
+        return hindering + (altered_objects(session, place, MIGRATIONS) or _contradictions(session))
+
+
+def advise(connections: Connections) -> list[str]:
+    """What the server's settings cost that may be meant so, a sentence each."""
+    with connections.reading() as session:
+        return list(advice(read_settings(session)))
 
 
 def _contradictions(session: Session) -> list[str]:

@@ -79,6 +79,9 @@ class MySQLStore:
     def audit(self) -> list[str]:
         return schema.audit(self._connections)
 
+    def advice(self) -> list[str]:
+        return schema.advise(self._connections)
+
     def schema_sql(self) -> str:
         return schema.schema_sql(self._place)
 

@@ -9,7 +9,7 @@ import typer
 from wiggle_core.cli.failures import ExitCode, InputError
 from wiggle_core.cli.options import JsonOption, StoreOption, opened_store, shown_url
 from wiggle_core.cli.output import print_json, print_line, print_raw
-from wiggle_core.stores.store import Grants
+from wiggle_core.stores.store import Advises, Grants
 
 group = typer.Typer(help="The database: upgrade or check its schema, print the statements.")
 
@@ -29,15 +29,21 @@ def upgrade(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
 @group.command()
 def check(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Check the schema, then the stored data. Exit code 1 when the data has findings, 3 when the schema is wrong."""
+    """Check the schema, then the stored data. Exit code 1 when the data has findings, 3 when the schema is wrong.
+
+    Where a server's settings may cost tasks, notes say so, which are no findings.
+    """
     with opened_store(store) as opened:
         opened.verify()
         findings = opened.audit()
+        notes = opened.advice() if isinstance(opened, Advises) else None
     if as_json:
-        print_json({"ok": not findings, "findings": findings})
+        print_json({"ok": not findings, "findings": findings} | ({} if notes is None else {"notes": notes}))
     else:
         for finding in findings:
             print_line(finding)
+        for note in notes or ():
+            print_line(f"note: {note}")
         print_line(f"findings: {len(findings)}" if findings else f"{shown_url(store)} is in order")
     if findings:
         raise typer.Exit(ExitCode.NO)

@@ -337,6 +337,15 @@ class Grants(Protocol):
 
 
 @runtime_checkable
+class Advises(Protocol):
+    """Optional power of a store on a server of its own settings: to tell what they cost, where that may be meant so."""
+
+    def advice(self) -> list[str]:
+        """A sentence for each setting that an operator should know of; of what is wrong `audit` tells."""
+        ...
+
+
+@runtime_checkable
 class Enlist(Protocol):
     """Optional power of a store in a database that callers have tables of their own in: to take tasks along in a
     caller's own transaction."""
