@@ -1,7 +1,9 @@
 """Connections to MySQL and MariaDB: pooled, in autocommit, READ COMMITTED, and alike in all that a meaning hangs on.
 
 PyMySQL puts the values into the text of a statement, so statements are not prepared. Several statements go out in one
-packet, and are answered one after the other, which saves the round trips of BEGIN and COMMIT.
+packet, and are answered one after the other, which saves the round trips of BEGIN and COMMIT. It has its price: where
+KILL QUERY falls between two of them, both products go on with neither the next one nor an answer, and the session ends
+with the time limit of the driver, some seconds above that of a statement.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from wiggle_core.errors import PermanentStoreError, TransientStoreError
-from wiggle_store_mysql.errors import DRIVER_ERRORS, translate, translate_refusal
+from wiggle_store_mysql.errors import CONNECT_ERRORS, DRIVER_ERRORS, translate, translate_refusal
 from wiggle_store_mysql.place import Place, Product, Server, in_place, keep_alive
 
 if TYPE_CHECKING:
@@ -61,6 +63,11 @@ _ISOLATION_NAME = {Product.MYSQL: "transaction_isolation", Product.MARIADB: "tx_
 _STATEMENT_TIMEOUT = {
     Product.MYSQL: lambda seconds: f"max_execution_time = {round(seconds * 1_000)}",
     Product.MARIADB: lambda seconds: f"max_statement_time = {seconds:f}",
+}
+
+_SINCE_OLDEST = {
+    Product.MYSQL: "since the one before cannot compare texts exactly, trailing spaces included",
+    Product.MARIADB: "since the one before knows no SKIP LOCKED",
 }
 
 
@@ -299,7 +306,7 @@ def connect(place: Place, *, database: bool = True) -> Connection:
         del arguments["database"]
     try:
         connection = pymysql.connect(autocommit=True, client_flag=FLAGS, **arguments)
-    except DRIVER_ERRORS as error:
+    except CONNECT_ERRORS as error:
         raise translate_refusal(error, place) from error
     keep_alive(_socket(connection))
     return connection
@@ -312,7 +319,9 @@ def set_up(connection: Connection, place: Place) -> tuple[Server, int]:
     product = server.product
     if server.version < product.oldest:
         oldest = ".".join(map(str, product.oldest))
-        raise PermanentStoreError(f"{place} is {server}: {product} {oldest} or newer is needed")
+        raise PermanentStoreError(
+            f"{place} is {server}: {product} {oldest} or newer is needed, {_SINCE_OLDEST[product]}"
+        )
     statement = _SET_UP.format(
         sql_mode=SQL_MODE,
         lock_timeout=place.lock_timeout,
