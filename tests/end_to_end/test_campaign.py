@@ -58,22 +58,22 @@ def campaigns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ca
         "wrong": Campaign(place / "wrong", wrong, "--minutes", "0.06", "--kills", "0", "--sabotage", "forgetful"),
         # Every other kill is one of the server's, and each kind of them comes once.
         "postgres": Campaign(place / "postgres", ["--start-postgres"], "--minutes", "0.12", "--kills", "8"),
-        # Of a round of ten the first four: most of them kill the server.
-        "mysql": Campaign(place / "mysql", ["--start-mysql"], "--minutes", "0.15", "--kills", "8"),
-        "mariadb": Campaign(place / "mariadb", ["--start-mariadb"], "--minutes", "0.15", "--kills", "8"),
+        # The first four of a round of ten: most kill the server, which takes seconds to recover beside the others.
+        "mysql": Campaign(place / "mysql", ["--start-mysql"], "--minutes", "0.4", "--kills", "8"),
+        "mariadb": Campaign(place / "mariadb", ["--start-mariadb"], "--minutes", "0.4", "--kills", "8"),
     }
     yield all_of_them
     for each in all_of_them.values():
         each.stop()
 
 
-def require_nothing_wrong(campaign: Campaign, kills: int) -> str:
+def require_nothing_wrong(campaign: Campaign, kills: int, least: int = 20) -> str:
     """What it printed."""
     code, out = campaign.end()
     assert (code, out.splitlines()[-1]) == (0, "PASS"), out
     assert f"killed {kills} of {kills} planned" in out
     [tasks] = re.findall(r"tasks +([\d,]+)$", out, re.MULTILINE)
-    assert int(tasks.replace(",", "")) > 20
+    assert int(tasks.replace(",", "")) > least
     left = {each.name.partition("-")[0] for each in campaign.place.iterdir()}
     assert left <= {"tasks.db"}, "ledgers were left"
     return out
@@ -103,7 +103,7 @@ def test_nothing_is_wrong_with_mysql_and_mariadb(campaigns: dict[str, Campaign],
         module.programs()
     except Unavailable as reason:
         skip_or_fail(f"{name} of our own", reason)
-    out = require_nothing_wrong(campaigns[name], kills=8)
+    out = require_nothing_wrong(campaigns[name], kills=8, least=5)
     assert f" {Blow.SERVER}" in out
 
 
