@@ -31,7 +31,7 @@ __all__ = ["DRIVER", "EXTRA", "LIVE_TESTED", "open_scratch", "open_store"]
 
 DRIVER = "pymysql"
 EXTRA = "mysql"
-LIVE_TESTED = "MySQL 9.7, MariaDB 10.11"
+LIVE_TESTED = "MySQL 9.7.4, MariaDB 10.11.19"
 
 # The driver is imported when a store is opened: where it is missing, the plug-in must still be listed.
 
