@@ -195,7 +195,7 @@ def test_dead_rows_at_the_head_of_a_lane_go(url: str, monkeypatch: pytest.Monkey
             ((left,),) = session.rows("SELECT count(*) FROM $lane_task")
         assert left == 90
         monkeypatch.setattr(claims, "PRUNING_PAUSE", 1e9)
-        assert rows_read(store, lambda: claim(store, by_lane(lane), limit=10)) <= 10 * 6 + 5
+        assert rows_read(store, lambda: claim(store, by_lane(lane), limit=10)) <= 12 * 10 + 5
         assert store.audit() == []
 
 

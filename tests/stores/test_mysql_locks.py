@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pymysql
 import pytest
+from pymysql.constants import ER
 from sqlalchemy import make_url
 
 from tests.stores.mysql_prefixes import asked, fresh_place, migrated, plain, refusals
@@ -282,7 +283,7 @@ def test_enqueues_of_the_same_ids_do_not_deadlock(laned: Laned, monkeypatch: pyt
     with refusals(monkeypatch) as numbers, ThreadPoolExecutor(4) as pool:
         inserted = [each.result() for each in [pool.submit(enqueue, number) for number in range(4)]]
     assert sorted(name for each in inserted for name in each) == names
-    assert set(numbers) <= {pymysql.constants.ER.DUP_ENTRY}
+    assert set(numbers) <= {ER.DUP_ENTRY}
 
 
 def test_mixed_claims_lose_nothing(laned: Laned) -> None:
