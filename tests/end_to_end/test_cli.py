@@ -15,10 +15,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from tests.stores.conftest import postgres_url
 from wiggle_core import StoreError, open_engine
-
-__all__ = ["postgres_url"]
 
 CASES = json.loads(files("wiggle_core.conformance").joinpath("cases/criteria.json").read_text("utf-8"))
 WIGGLE = Path(sys.executable).with_name("wiggle")
@@ -49,7 +46,7 @@ def wrong(engine):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a user's module, a store named by the environment, and nothing else."""
-    for name in [name for name in os.environ if name.startswith("WIGGLE_")]:
+    for name in [name for name in os.environ if name.startswith("WIGGLE_") and not name.startswith("WIGGLE_TEST_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WIGGLE_DATABASE_URL", f"sqlite:///{tmp_path}/tasks.db")
     monkeypatch.chdir(tmp_path)
@@ -245,12 +242,13 @@ def lines(path: Path, objects: Iterable[object]) -> str:
 
 
 @pytest.mark.parametrize("lanes", ["on", "auto", "off"])
-@pytest.mark.parametrize("scheme", ["memory", "sqlite", "postgresql"])
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "postgres", "mysql", "mariadb"])
 def test_every_case_is_claimed_as_expected(
     place: Path, request: pytest.FixtureRequest, scheme: str, lanes: str
 ) -> None:
     """C8, O1, section 9: by lane or by walk, a store's claims take what the evaluator says, in its order."""
-    store = request.getfixturevalue("postgres_url") if scheme == "postgresql" else f"{scheme}://"
+    is_embedded = scheme in ("memory", "sqlite")
+    store = f"{scheme}://" if is_embedded else request.getfixturevalue(f"{scheme}_url")
     tasks, every = CASES["tasks"], [{"where": case["where"]} for case in CASES["cases"] + CASES["refused"]]
     match = ("criteria", "match", "--tasks", lines(place / "t", tasks), "--criteria", lines(place / "c", every))
     claimed = wiggle(*match, "--store", store, "--claim", "--lanes", lanes)

@@ -1,0 +1,7 @@
+"""The servers that tests of whole commands share."""
+
+from __future__ import annotations
+
+from tests.stores.conftest import mariadb_url, mysql_like_url, mysql_url, postgres_url
+
+__all__ = ["mariadb_url", "mysql_like_url", "mysql_url", "postgres_url"]
