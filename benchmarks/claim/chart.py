@@ -17,11 +17,12 @@ from xml.sax.saxutils import escape
 from benchmarks.claim.results import TIMES
 from benchmarks.claim.shapes import NONE, SHAPES
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 860, 150, 20, 74, 30
+_WIDTH, _LEFT, _RIGHT, _BOTTOM = 860, 150, 20, 30
+_ABOVE, _LEGEND = 54, 20
 _LINE, _GAP = 11, 9
 _LEAST, _MOST = 0.15, 2_000.0
 _TICKS = (1, 10, 100, 1_000)
-_COLOURS = ("#2f6fb3", "#c2571a")
+_COLOURS = ("#2f6fb3", "#c2571a", "#7a5195", "#3f8f6b")
 _STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #333 } .title { font-size: 14px; font-weight: 600 }
   .small { font-size: 11px } .paper { fill: #fff } .rule { stroke: #ddd } .goal { fill: #2a9d4a; opacity: 0.13 }
@@ -70,7 +71,8 @@ def render(series: Sequence[Series]) -> str:
     """The picture as SVG."""
     names = [name for name in SHAPES if name != NONE and any(name in each.with_lanes for each in series)]
     row = _LINE * len(series) + _GAP
-    bottom = _TOP + row * len(names)
+    above = _ABOVE + _LEGEND * math.ceil(len(series) / 2)
+    bottom = above + row * len(names)
     height = bottom + _BOTTOM
     body = [
         f'<rect class="paper" width="{_WIDTH}" height="{height}"/>',
@@ -78,10 +80,10 @@ def render(series: Sequence[Series]) -> str:
             10, 20, f"A claim of 10 among {series[0].depth:,} ready tasks, in times of one without criteria", "title"
         ),
         *_legend(series),
-        *_axis(bottom),
+        *_axis(above, bottom),
     ]
     for number, name in enumerate(names):
-        top = _TOP + row * number
+        top = above + row * number
         body.append(_text(_LEFT - 10, top + row / 2 + 2, name, anchor="end"))
         for index, each in enumerate(series):
             body += _line(top + _GAP / 2 + _LINE * (index + 0.5), each, name, _COLOURS[index % len(_COLOURS)])
@@ -93,21 +95,22 @@ def render(series: Sequence[Series]) -> str:
 
 
 def _legend(series: Sequence[Series]) -> Iterator[str]:
-    left = 10
+    """Two stores a line."""
     for index, each in enumerate(series):
         colour = _COLOURS[index % len(_COLOURS)]
+        top, left = 40 + _LEGEND * (index // 2), 10 + 400 * (index % 2)
         for is_full, words in ((True, "with lanes"), (False, "without")):
-            yield _dot(left + 5, 40, colour, is_full=is_full)
-            yield _text(left + 15, 44, f"{each.server} {words}", "small")
+            yield _dot(left + 5, top, colour, is_full=is_full)
+            yield _text(left + 15, top + 4, f"{each.server} {words}", "small")
             left += 200
 
 
-def _axis(bottom: float) -> Iterator[str]:
+def _axis(above: float, bottom: float) -> Iterator[str]:
     left, right = _x(_LEAST), _x(TIMES)
-    yield f'<rect class="goal" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{bottom - _TOP}"/>'
-    yield _text(right, _TOP - 6, f"goal: {TIMES}x", "small", "end")
+    yield f'<rect class="goal" x="{left:.1f}" y="{above}" width="{right - left:.1f}" height="{bottom - above}"/>'
+    yield _text(right, above - 6, f"goal: {TIMES}x", "small", "end")
     for tick in _TICKS:
-        yield f'<line class="rule" x1="{_x(tick):.1f}" x2="{_x(tick):.1f}" y1="{_TOP}" y2="{bottom}"/>'
+        yield f'<line class="rule" x1="{_x(tick):.1f}" x2="{_x(tick):.1f}" y1="{above}" y2="{bottom}"/>'
         yield _text(_x(tick), bottom + 18, f"{tick:,}x", "small", "middle")
 
 
