@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from wiggle_store_mysql.place import Product
 
@@ -70,7 +71,7 @@ def lock_of(product: Product, table: str) -> str:
     return f"FOR UPDATE OF {table}" if product is Product.MYSQL else "FOR UPDATE"
 
 
-def key_list(rows: Iterable[Sequence[object]]) -> str:
+def key_list(rows: Iterable[tuple[Any, ...]]) -> str:  # Any: what can be compared, column by column
     """Keys as they are bound, in order (L7)."""
     return json.dumps(sorted(rows), ensure_ascii=False)
 
