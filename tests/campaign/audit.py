@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from math import inf
 
 from tests.campaign.clock import Timeline
 from tests.campaign.events import Biography, Changing, Events, Keeping, Leasing
@@ -101,16 +102,24 @@ class Trial:
         """The leases in the order in which they were given, as far as it can be known.
 
         Of two claims under way at one time, the one that read the clock first may have reached the server last; then
-        their attempts tell.
+        their attempts tell, or, where the first one was released, which of them was over while the other was under way.
         """
         ordered = sorted(leasings, key=lambda each: (each.at, each.end))
         for end in range(len(ordered), 1, -1):
             for index in range(end - 1):
                 before, after = ordered[index : index + 2]
                 is_open = before.end > after.start and not self._may_be_revived(before.start, after.end)
-                if is_open and before.attempt > after.attempt:
+                if is_open and (before.attempt > after.attempt or self._was_over_before(after, before)):
                     ordered[index : index + 2] = after, before
         return ordered
+
+    def _was_over_before(self, first: Leasing, second: Leasing) -> bool:
+        """Whether the first lease was given up before the second claim was answered, and not the other way round."""
+        return self._given_up_at(first) <= second.end and self._given_up_at(second) > first.end
+
+    def _given_up_at(self, lease: Leasing) -> float:
+        own = (each for each in self._of.changings if each.token == lease.token and each.kind in ENDERS and each.held)
+        return min((each.end for each in own), default=inf)
 
     # What is stored
 

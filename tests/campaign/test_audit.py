@@ -192,6 +192,20 @@ def test_a_claim_that_began_first_may_come_last(tmp_path: Path) -> None:
     assert Wrong.ATTEMPT in _kinds(_judged(tmp_path, story, stored))
 
 
+def test_a_claim_that_began_first_may_come_after_a_release(tmp_path: Path) -> None:
+    """L3: a claim that took long leased what another one had claimed and released meanwhile, with the same attempt."""
+    story: Story = {
+        "enqueue": RIGHT["enqueue"],
+        "claim b": [["begin", 1, 100, "claim", ["b", TTL, 0]]],
+        "claim a": _answered(2, 120, "claim", ["a", TTL, 0], [["t", 1, 1125]]),
+        "release a": _answered(3, 140, "apply", [["release", "t", "a", None]], ["t"]),
+        "end of b": [["end", 1, 200, 105, [["t", 1, 1105]]]],
+        "finish b": _answered(4, 300, "apply", [["finish", "t", "b", "DONE"]], ["t"]),
+    }
+    done = replace(DONE, token="b", attempt=1, ready_at=10, finished_at=305)
+    assert not _kinds(_judged(tmp_path, story, [done]))
+
+
 def test_an_error_that_applied_nothing_explains_nothing(tmp_path: Path) -> None:
     """Failure classes: TRANSIENT and PERMANENT mean that nothing was applied, and are taken at their word."""
     for name in ("TransientStoreError", "PermanentStoreError"):
