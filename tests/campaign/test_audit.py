@@ -200,9 +200,11 @@ def test_a_claim_that_began_first_may_come_after_a_release(tmp_path: Path) -> No
         "claim a": _answered(2, 120, "claim", ["a", TTL, 0], [["t", 1, 1125]]),
         "release a": _answered(3, 140, "apply", [["release", "t", "a", None]], ["t"]),
         "end of b": [["end", 1, 200, 105, [["t", 1, 1105]]]],
-        "finish b": _answered(4, 300, "apply", [["finish", "t", "b", "DONE"]], ["t"]),
+        "expire b": _answered(4, 1200, "apply", [["expire", "t", "b", None]], ["t"]),
+        "claim c": _answered(5, 1305, "claim", ["c", TTL, 0], [["t", 2, 2310]]),
+        "finish c": _answered(6, 1700, "apply", [["finish", "t", "c", "DONE"]], ["t"]),
     }
-    done = replace(DONE, token="b", attempt=1, ready_at=10, finished_at=305)
+    done = replace(DONE, token="c")
     assert not _kinds(_judged(tmp_path, story, [done]))
 
 
