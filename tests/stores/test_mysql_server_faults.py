@@ -220,7 +220,7 @@ def test_a_server_that_is_stopped_is_given_up(
     monkeypatch.setattr(place, "ANSWER_MARGIN", 0)
     store.enqueue([ready("a")])
     (held,) = claim(store)
-    hasty = open_url(with_options(url, statement_timeout="1", connect_timeout="1"))
+    hasty = open_url(with_options(url, statement_timeout="2", connect_timeout="2"))
     assert hasty.get("a") is not None
     try:
         os.kill(server.pid, signal.SIGSTOP)
