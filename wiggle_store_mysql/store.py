@@ -26,12 +26,20 @@ from wiggle_store_mysql.enlisting import Enlisting
 from wiggle_store_mysql.lanes import MySQLLanes
 from wiggle_store_mysql.place import Place
 
+# `rare_below`: the first round trip of claims of 10 from 100,000 READY tasks, lower quartile of 60, by the share of tasks
+# that match, against 0.4 ms without criteria; the second one is the same, but for 0.1 ms to delete rows of a lane.
+#
+#   share                0.1 %   0.5 %     1 %     2 %     3 %     5 %    10 %    30 %
+#   MySQL, walk (ms)      81.6    12.4     3.9     2.2     1.6     1.2     0.9     0.6
+#   MySQL, lane (ms)      0.95    0.87    0.84    0.81    0.89    0.87    0.96    1.27
+#   MariaDB, walk (ms)    52.8     4.0     2.3     1.4     1.1     1.0     0.7     0.6
+#   MariaDB, lane (ms)    0.67    0.60    0.59    0.69    0.69    0.64    0.70    0.92
 CAPABILITIES = Capabilities(
     name="mysql",
     strict_order=True,
     native_like=True,
     native_predicate=True,
-    rare_below=0.02,
+    rare_below=0.05,
     max_batch=1_000,
     processes=True,
     durable=True,
