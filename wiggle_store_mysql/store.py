@@ -26,8 +26,8 @@ from wiggle_store_mysql.enlisting import Enlisting
 from wiggle_store_mysql.lanes import MySQLLanes
 from wiggle_store_mysql.place import Place
 
-# `rare_below`: the first round trip of claims of 10 from 100,000 READY tasks, lower quartile of 60, by the share of tasks
-# that match, against 0.4 ms without criteria; the second one is the same, but for 0.1 ms to delete rows of a lane.
+# `rare_below`: the first round trip of claims of 10 from 100,000 READY tasks, lower quartile of 60, by the share of
+# tasks that match, against 0.4 ms without criteria; the second one is the same, but for the rows of a lane to delete.
 #
 #   share                0.1 %   0.5 %     1 %     2 %     3 %     5 %    10 %    30 %
 #   MySQL, walk (ms)      81.6    12.4     3.9     2.2     1.6     1.2     0.9     0.6
