@@ -49,8 +49,11 @@ PRUNED_IN_A_ROW = 1_000
 """Likewise, for as long as most of them are dead."""
 PRUNINGS = 20
 """How often in a row, at most."""
-PRUNING_PAUSE = 0.1
-"""How many seconds lie at least between two prunings of a lane's head by one process."""
+PRUNING_PAUSE = 1.0
+"""How many seconds lie at least between two prunings of a lane's head by one process: it takes about as long as a claim
+by the lane."""
+SHORT_PRUNING_PAUSE = 0.1
+"""Likewise, where most of the rows were dead the last time."""
 
 # MariaDB sorts a million rows if the constants are in the order, too (MY12).
 _READY = f"""
@@ -105,11 +108,11 @@ class Candidate(NamedTuple):
 
 
 class Claiming:
-    """Claims, and the times at which the heads of lanes were pruned last."""
+    """Claims, and the times at which the heads of lanes are to be pruned next."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._pruned_at: dict[LaneId, float] = {}
+        self._prune_at: dict[LaneId, float] = {}
 
     def claim(self, now: int | None, request: ClaimRequest) -> list[TaskRecord]:
         """Lease the first READY tasks that match, in claim order over all routes (O1-O4). Raises StaleLanes (N3)."""
@@ -126,14 +129,15 @@ class Claiming:
         """Delete the dead ones of the first rows of a lane now and then: a claim that meets them passes by them one by
         one. It is carried out whatever becomes of this."""
         now = monotonic()
-        if now - self._pruned_at.get(lane, -PRUNING_PAUSE) < PRUNING_PAUSE:
+        if now < self._prune_at.get(lane, now):
             return
-        self._pruned_at[lane] = now
+        self._prune_at[lane] = now + PRUNING_PAUSE
         size = PRUNED
         with suppress(StoreError):
             for _ in range(PRUNINGS):
                 if lane_rows.prune_head(self._connections, lane, size) <= size / 2:
                     return
+                self._prune_at[lane] = now + SHORT_PRUNING_PAUSE
                 size = PRUNED_IN_A_ROW
 
 
