@@ -12,6 +12,7 @@ import json
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -108,6 +109,7 @@ class _Claimers:
     running: list[subprocess.Popen[str]] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    replayed: Counter[str] = field(default_factory=Counter)
 
     def add(self) -> None:
         """Start one more, with a log of its own."""
@@ -143,9 +145,11 @@ class _Claimers:
     def wait(self) -> None:
         """Until all have ended by themselves."""
         for claimer in self.running:
-            _, errors = claimer.communicate()
+            output, errors = claimer.communicate()
             if claimer.returncode != 0:
                 self.failed.append(errors[-500:])
+            else:
+                self.replayed.update(json.loads(output))
 
     def stop(self) -> None:
         """End what still runs, after a failure of the benchmark itself."""
@@ -173,6 +177,8 @@ def _kill_claimers(report: Report, place: _Place, scenario: Scenario) -> list[Pa
     seconds = time.perf_counter() - started
     report.figure("from the first start to the last settlement", seconds, "s")
     report.figure("tasks claimed and settled a second", scenario.tasks / seconds, "")
+    replayed = sum(claimers.replayed.values())
+    report.figure("passing errors replayed inside, deadlocks among them", replayed, "")
     report.holds("every stroke hit a process at work", hits == len(strokes), f"{hits} of {len(strokes)}")
     report.holds("no claimer failed by itself", not claimers.failed, "; ".join(claimers.failed[:1]))
     return claimers.logs

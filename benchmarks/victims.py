@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.ledger import Ledger
 from wiggle_core import Done, Engine, NewTask, QueueCriteria, RetryPolicy, open_engine
+from wiggle_core.stores.replay import Replaying
 from wiggle_core.tasks.task import LIVE, TaskRecord
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -40,7 +41,8 @@ def _tasks(queue: str, count: int) -> Iterator[NewTask]:
 
 
 def claim(url: str, queue: str, log: str, limit: int, lease: float) -> None:
-    """Claim and settle, up to `limit` tasks at a time, until nothing is live."""
+    """Claim and settle, up to `limit` tasks at a time, until nothing is live; then print how often which class of error
+    was replayed inside."""
     ttl, criteria = timedelta(seconds=lease), [QueueCriteria(queue)]
     ledger = Ledger(Path(log))
     owner = Path(log).stem
@@ -50,6 +52,8 @@ def claim(url: str, queue: str, log: str, limit: int, lease: float) -> None:
             tasks = engine.claim(owner, criteria, limit=limit, lease=ttl)
             _settle(engine, tasks, ledger, ttl)
             if not tasks and not engine.count(criteria[0], LIVE, cap=1):
+                counts = engine.store.counts if isinstance(engine.store, Replaying) else {}
+                print(json.dumps(counts), flush=True)
                 return
             if not tasks or time.monotonic() - swept > lease / 4:
                 engine.sweep()
