@@ -127,11 +127,9 @@ class Claiming:
 
     def _prune(self, lane: LaneId) -> None:
         """Delete the dead ones of the first rows of a lane now and then: a claim that meets them passes by them one by
-        one. It is carried out whatever becomes of this. The first claim by a lane is not put off by it: a process that
-        goes through many lanes would pay for each."""
+        one. It is carried out whatever becomes of this."""
         now = monotonic()
-        is_new = lane not in self._prune_at
-        if now < self._prune_at.setdefault(lane, now) or is_new:
+        if now < self._prune_at.get(lane, now):
             return
         self._prune_at[lane] = now + PRUNING_PAUSE
         size = PRUNED
