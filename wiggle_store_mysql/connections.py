@@ -8,26 +8,22 @@ with the time limit of the driver, some seconds above that of a statement.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 import pymysql
 from pymysql.constants import CLIENT, CR, ER
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import QueuePool
 
-from wiggle_core.errors import PermanentStoreError, TransientStoreError
+from wiggle_core.errors import PermanentStoreError
+from wiggle_core.stores.sql.pool import ProcessPool
 from wiggle_store_mysql.errors import CONNECT_ERRORS, DRIVER_ERRORS, translate, translate_refusal
+from wiggle_store_mysql.packets import packed
 from wiggle_store_mysql.place import Place, Product, Server, in_place, keep_alive
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine.interfaces import DBAPIConnection
-    from sqlalchemy.pool import PoolProxiedConnection
 
 Row: TypeAlias = tuple[Any, ...]  # Any: the driver's types are those of the columns
 Connection: TypeAlias = "pymysql.Connection[Any]"  # Any: the class of its cursors
@@ -157,18 +153,13 @@ class Session:
         of the others would be open."""
         if sum(map(len, texts)) * _BYTES_AT_MOST < self.max_packet:
             return [_BETWEEN.join(texts)]
-        packets: list[list[str]] = [[]]
-        size = 0
-        for text in texts:
-            more = len(text.encode()) + len(_BETWEEN)
-            if more >= self.max_packet:
-                raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE)
-            if packets[-1] and size + more >= self.max_packet:
-                packets.append([])
-                size = 0
-            packets[-1].append(text)
-            size += more
-        return [_BETWEEN.join(packet) for packet in packets]
+        return [_BETWEEN.join(packet) for packet in packed(texts, self._size_of, self.max_packet - 1)]
+
+    def _size_of(self, text: str) -> int:
+        size = len(text.encode()) + len(_BETWEEN)
+        if size >= self.max_packet:
+            raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE)
+        return size
 
     def _answers(self, text: str) -> list[Answer]:
         answers = []
@@ -193,10 +184,11 @@ class Connections:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._is_closed = False
-        self._pools: list[QueuePool] = []
-        self._process = -1
-        self._use_own_pool()
+        self._servers: WeakKeyDictionary[Connection, tuple[Server, int]] = WeakKeyDictionary()
+        """What each connection is to, and how many bytes that takes at once."""
+        self._pool: ProcessPool[Connection] = ProcessPool(
+            place, self._open, _is_alive, size=place.pool_size, timeout=place.pool_timeout
+        )
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -227,15 +219,13 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections. In a forked child nothing is closed: they are the parent's."""
-        self._is_closed = True
-        if os.getpid() == self._process:
-            self._pools[-1].dispose()
+        self._pool.close()
 
     @contextmanager
     def _session(self, *, may_have_applied: bool) -> Iterator[Session]:
-        pooled = self._checked_out()
+        pooled = self._pool.lend()
         connection = cast("Connection", pooled.driver_connection)
-        session = Session(connection, self.place, *pooled.info["server"], may_have_applied=may_have_applied)
+        session = Session(connection, self.place, *self._servers[connection], may_have_applied=may_have_applied)
         try:
             yield session
         except DRIVER_ERRORS as error:
@@ -244,58 +234,17 @@ class Connections:
             try:
                 session.roll_back()
             finally:  # also when Ctrl-C comes while that is under way
-                if self._is_closed or not session.is_clean:
-                    pooled.invalidate()
-                pooled.close()
+                self._pool.take_back(pooled, is_clean=session.is_clean)
 
-    def _checked_out(self) -> PoolProxiedConnection:
-        """A connection that is alive as far as can be known without asking the server.
-
-        What the server said while the connection lay idle, its end above all, waits in the socket. Without a look at
-        it the first claim after a restart would fail, and a write even with its outcome unknown.
-        """
-        if self._is_closed:
-            raise PermanentStoreError(f"{self.place} was closed by this program: open the store again")
-        if os.getpid() != self._process:
-            self._use_own_pool()
-        while True:
-            try:
-                pooled = self._pools[-1].connect()
-            except PoolTimeout as error:
-                raise TransientStoreError(
-                    f"all connections to {self.place} are kept busy by other threads of this process: raise "
-                    "`?pool_size=`, or `?pool_timeout=` to wait longer"
-                ) from error
-            connection = cast("Connection", pooled.driver_connection)
-            if "server" not in pooled.info:
-                pooled.info["server"] = self._set_up(connection, pooled)
-                return pooled
-            if _is_alive(connection):
-                return pooled
-            pooled.invalidate()
-            pooled.close()
-
-    def _set_up(self, connection: Connection, pooled: PoolProxiedConnection) -> tuple[Server, int]:
+    def _open(self) -> Connection:
+        connection = connect(self.place)
         try:
-            return set_up(connection, self.place)
+            self._servers[connection] = set_up(connection, self.place)
         except BaseException:
-            pooled.invalidate()
-            pooled.close()
+            with suppress(*DRIVER_ERRORS):
+                connection.close()
             raise
-
-    def _use_own_pool(self) -> None:
-        """Begin with a pool of this process: a socket cannot be shared with the process that forked it. The other
-        pools are kept, since forgetting them here would say good-bye over the parent's connections."""
-        pool = QueuePool(
-            lambda: cast("DBAPIConnection", connect(self.place)),
-            pool_size=self.place.pool_size,
-            max_overflow=0,
-            timeout=self.place.pool_timeout,
-            use_lifo=True,
-            reset_on_return=None,
-        )
-        self._pools.append(pool)
-        self._process = os.getpid()
+        return connection
 
 
 def connect(place: Place, *, database: bool = True) -> Connection:

@@ -21,16 +21,16 @@ from weakref import WeakKeyDictionary
 import pymysql
 from pymysql.constants import CR, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
-from sqlalchemy.engine import Connection as SqlAlchemyConnection
-from sqlalchemy.exc import InvalidRequestError
 
 from wiggle_core.errors import EnlistRejected, PermanentStoreError, StoreError, TransientStoreError
+from wiggle_core.stores.sql.enlisting import connection_in_transaction
 from wiggle_core.stores.sql.rows import INSERTED
 from wiggle_core.tasks.task import State, TaskId, TaskRecord
 from wiggle_store_mysql.connections import Connection, Connections
 from wiggle_store_mysql.enqueueing import new_ready_no, task_values
 from wiggle_store_mysql.errors import DRIVER_ERRORS, DriverError, translate
 from wiggle_store_mysql.moment import moment
+from wiggle_store_mysql.packets import packed
 from wiggle_store_mysql.place import Place, in_place
 
 # A lock by name is the server's own: whoever sees who holds it is on the same server, whatever its copies are called.
@@ -62,6 +62,8 @@ _REASONS = {
     1969: "a statement of it was ended, mostly for its time",
 }
 
+_EXPECTED = "a pymysql.Connection, or a Connection or Session of SQLAlchemy's on mysql+pymysql or mariadb+pymysql"
+
 
 class Enlisting:
     """Inserts tasks by connections that belong to others."""
@@ -75,7 +77,7 @@ class Enlisting:
     def enlist(self, connection: object, tasks: Sequence[TaskRecord], now: int | None) -> None:
         """Insert the tasks whose ids are neither live nor in history, in the transaction that the connection is in, or
         begins now as its first statement would have done."""
-        theirs = _in_transaction(connection)
+        theirs = connection_in_transaction(connection, pymysql.Connection, _require_usable, _EXPECTED)
         try:
             room = self._room(theirs)
             entering = self._entering(tasks, now)
@@ -180,19 +182,14 @@ def _inserted(theirs: Connection, head: str, rows: Sequence[tuple[TaskRecord, st
 def _cut(rows: Iterable[tuple[TaskRecord, str]], room: int) -> Iterator[list[tuple[TaskRecord, str]]]:
     """The rows in parts that one statement takes. One that is longer by itself would cost the caller the
     connection."""
-    part: list[tuple[TaskRecord, str]] = []
-    size = 0
-    for each in rows:
+
+    def size_of(each: tuple[TaskRecord, str]) -> int:
         more = len(each[1]) + 2
         if more > room:
             raise pymysql.OperationalError(CR.CR_NET_PACKET_TOO_LARGE)
-        if size + more > room:
-            yield part
-            part, size = [], 0
-        part.append(each)
-        size += more
-    if part:
-        yield part
+        return more
+
+    return packed(rows, size_of, room)
 
 
 def _number(connection: Connection) -> int:
@@ -234,56 +231,6 @@ def _lost_transaction(error: DriverError, theirs: Connection, place: Place) -> S
     if reason and isinstance(translated, TransientStoreError):
         return TransientStoreError(f"your transaction on {place} failed, as {reason}: roll back, and run it again")
     return translated
-
-
-# From what a caller has to the driver's connection, in a transaction of the caller's
-
-
-def _in_transaction(connection: object) -> Connection:
-    """The driver's connection. Raises EnlistRejected unless it is in a transaction, or begins one by itself."""
-    match connection:
-        case pymysql.Connection():
-            _require_usable(connection)
-            return connection
-        case SqlAlchemyConnection():
-            return _below(connection)
-        case _:
-            return _below(_of_session(connection))
-
-
-def _below(connection: SqlAlchemyConnection) -> Connection:
-    try:
-        found = connection.connection.driver_connection
-    except InvalidRequestError as error:
-        raise EnlistRejected(f"the connection cannot be used: {type(error).__name__}") from error
-    if not isinstance(found, pymysql.Connection):
-        raise _unknown(found)
-    _require_usable(found)
-    # SQLAlchemy has to know, or its `commit` would find nothing to do. This is what its first statement does, too.
-    if not connection.in_transaction():
-        connection.begin()
-    return found
-
-
-def _of_session(session: object) -> SqlAlchemyConnection:
-    from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415 # 45 ms, which who has a session paid already
-
-    if not isinstance(session, (Session, scoped_session)):
-        raise _unknown(session)
-    try:
-        return session.connection()
-    except InvalidRequestError as error:
-        raise EnlistRejected(
-            f"the session has no connection to give ({type(error).__name__}): give `session.connection(...)` instead"
-        ) from error
-
-
-def _unknown(found: object) -> EnlistRejected:
-    kind = f"{type(found).__module__.partition('.')[0]}'s {type(found).__name__}"
-    return EnlistRejected(
-        f"{kind} cannot take tasks along: give a pymysql.Connection, or a Connection or Session of SQLAlchemy's on "
-        "mysql+pymysql or mariadb+pymysql"
-    )
 
 
 def _require_usable(connection: Connection) -> None:

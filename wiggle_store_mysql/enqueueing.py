@@ -21,6 +21,7 @@ from wiggle_core.tasks.task import State, TaskId, TaskRecord
 from wiggle_store_mysql import lane_rows
 from wiggle_store_mysql.connections import Answer, Connections, Session, Statement
 from wiggle_store_mysql.epochs import hold, require_held
+from wiggle_store_mysql.packets import packed, places
 
 ROWS = 1_000
 """How many rows one statement inserts at most."""
@@ -119,24 +120,9 @@ def task_values(task: TaskRecord, ready_no: int) -> tuple[object, ...]:
     return (*inserted_values(task), ready_no, task.ready_at if task.state is State.SCHEDULED else None)
 
 
-def places(rows: Sequence[object]) -> str:
-    """What stands for so many rows."""
-    return ", ".join(["%s"] * len(rows))
-
-
 def _cut(session: Session, rows: Sequence[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
     """The rows in parts that one statement takes."""
-    part: list[tuple[object, ...]] = []
-    size = 0
-    for row in rows:
-        more = _size(row)
-        if part and (len(part) == ROWS or size + more > session.max_packet * _PACKET_SHARE):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += more
-    if part:
-        yield part
+    return packed(rows, _size, session.max_packet * _PACKET_SHARE, ROWS)
 
 
 def _size(row: tuple[object, ...]) -> int:

@@ -16,6 +16,7 @@ from wiggle_store_mysql.connections import Connections, Row, Session, Statement
 from wiggle_store_mysql.dialect import WRITERS
 from wiggle_store_mysql.epochs import hold_any
 from wiggle_store_mysql.order import LANE_KEY, LANE_ROW, ORDER, behind, key_list, lock_of, named, of
+from wiggle_store_mysql.packets import places
 from wiggle_store_mysql.rows import BARE_TASK_COLUMNS, read_task
 
 ROWS = 1_000
@@ -92,7 +93,7 @@ def insertions(rows: Sequence[LaneRow]) -> Iterator[Statement]:
     values = sorted(map(_values, rows))
     for start in range(0, len(values), ROWS):
         part = values[start : start + ROWS]
-        yield _INSERT.format(rows=", ".join(["%s"] * len(part))), part
+        yield _INSERT.format(rows=places(part)), part
 
 
 def deletion(rows: Iterable[LaneRow]) -> Statement:

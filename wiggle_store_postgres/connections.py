@@ -7,26 +7,19 @@ asks for a transaction. Statements name the schema as `$schema`: a search path w
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import psycopg
 from psycopg import RawCursor
 from psycopg.pq import ConnStatus, TransactionStatus
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import QueuePool
 
-from wiggle_core.errors import PermanentStoreError, TransientStoreError
+from wiggle_core.stores.sql.pool import ProcessPool
 from wiggle_store_postgres.errors import DRIVER_ERRORS, translate, translate_refusal
 from wiggle_store_postgres.place import PLANNER, Place
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine.interfaces import DBAPIConnection
-    from sqlalchemy.pool import PoolProxiedConnection
 
 Row: TypeAlias = tuple[Any, ...]  # Any: the driver's types are those of the columns
 Connection: TypeAlias = psycopg.Connection[Row]
@@ -103,10 +96,9 @@ class Connections:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._is_closed = False
-        self._pools: list[QueuePool] = []
-        self._process = -1
-        self._use_own_pool()
+        self._pool: ProcessPool[Connection] = ProcessPool(
+            place, self._open, _is_alive, size=place.pool_size, timeout=place.pool_timeout
+        )
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -140,13 +132,11 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections. In a forked child nothing is closed: they are the parent's."""
-        self._is_closed = True
-        if os.getpid() == self._process:
-            self._pools[-1].dispose()
+        self._pool.close()
 
     @contextmanager
     def _session(self, *, may_have_applied: bool) -> Iterator[Session]:
-        pooled = self._checked_out()
+        pooled = self._pool.lend()
         connection = cast("Connection", pooled.driver_connection)
         session = Session(connection, self.place)
         try:
@@ -155,46 +145,8 @@ class Connections:
             raise translate(error, self.place, may_have_applied=may_have_applied) from error
         finally:
             _roll_back(session)
-            if self._is_closed or connection.info.transaction_status != TransactionStatus.IDLE:
-                pooled.invalidate()
-            pooled.close()
-
-    def _checked_out(self) -> PoolProxiedConnection:
-        """A connection that is alive as far as can be known without asking the server.
-
-        What the server said while the connection lay idle, its end above all, waits in the socket. Without a look at
-        it the first claim after a restart would fail, and a write even with its outcome unknown.
-        """
-        if self._is_closed:
-            raise PermanentStoreError(f"{self.place} was closed by this program: open the store again")
-        if os.getpid() != self._process:
-            self._use_own_pool()
-        while True:
-            try:
-                pooled = self._pools[-1].connect()
-            except PoolTimeout as error:
-                raise TransientStoreError(
-                    f"all connections to {self.place} are kept busy by other threads of this process: raise "
-                    "`?pool_size=`, or `?pool_timeout=` to wait longer"
-                ) from error
-            if _is_alive(cast("Connection", pooled.driver_connection)):
-                return pooled
-            pooled.invalidate()
-            pooled.close()
-
-    def _use_own_pool(self) -> None:
-        """Begin with a pool of this process: a socket cannot be shared with the process that forked it. The other
-        pools are kept, since forgetting them here would say good-bye over the parent's connections."""
-        pool = QueuePool(
-            lambda: cast("DBAPIConnection", self._open()),
-            pool_size=self.place.pool_size,
-            max_overflow=0,
-            timeout=self.place.pool_timeout,
-            use_lifo=True,
-            reset_on_return=None,
-        )
-        self._pools.append(pool)
-        self._process = os.getpid()
+            is_clean = connection.info.transaction_status == TransactionStatus.IDLE
+            self._pool.take_back(pooled, is_clean=is_clean)
 
     def _open(self) -> Connection:
         connection = connect(self.place)

@@ -15,10 +15,9 @@ import psycopg
 from psycopg import RawCursor
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.types.string import StrDumper
-from sqlalchemy.engine import Connection as SqlAlchemyConnection
-from sqlalchemy.exc import InvalidRequestError
 
 from wiggle_core.errors import EnlistRejected, PermanentStoreError, StoreError, TransientStoreError
+from wiggle_core.stores.sql.enlisting import connection_in_transaction
 from wiggle_core.stores.sql.rows import INSERTED, inserted_values
 from wiggle_core.tasks.task import State, TaskId, TaskRecord
 from wiggle_store_postgres.connections import Connection, Connections, in_schema
@@ -64,6 +63,10 @@ _REASONS = {
     "57014": "a statement of it was cancelled, mostly for its time",
 }
 
+_EXPECTED = (
+    "a psycopg.Connection, or a Connection or Session of SQLAlchemy's on postgresql+psycopg, none of them asynchronous"
+)
+
 
 class Enlisting:
     """Inserts tasks by connections that belong to others."""
@@ -76,7 +79,7 @@ class Enlisting:
     def enlist(self, connection: object, tasks: Sequence[TaskRecord], now: int | None) -> None:
         """Insert the tasks whose ids are neither live nor in history, in the transaction that the connection is in, or
         begins now as its first statement would have done."""
-        theirs = _in_transaction(connection)
+        theirs = connection_in_transaction(connection, psycopg.Connection, _require_usable, _EXPECTED)
         place = self._own.place
         try:
             if theirs not in self._known:
@@ -126,56 +129,6 @@ def _lost_transaction(error: DriverError, place: Place) -> StoreError:
         reason = _REASONS.get(state or "", "the server ended it, or its connection")
         return TransientStoreError(f"your transaction on {place} is lost, as {reason}: run all of it again")
     return translated
-
-
-# From what a caller has to the driver's connection, in a transaction of the caller's
-
-
-def _in_transaction(connection: object) -> Connection:
-    """The driver's connection. Raises EnlistRejected unless it is in a transaction, or begins one by itself."""
-    match connection:
-        case psycopg.Connection():
-            _require_usable(connection)
-            return connection
-        case SqlAlchemyConnection():
-            return _below(connection)
-        case _:
-            return _below(_of_session(connection))
-
-
-def _below(connection: SqlAlchemyConnection) -> Connection:
-    try:
-        found = connection.connection.driver_connection
-    except InvalidRequestError as error:
-        raise EnlistRejected(f"the connection cannot be used: {type(error).__name__}") from error
-    if not isinstance(found, psycopg.Connection):
-        raise _unknown(found)
-    _require_usable(found)
-    # SQLAlchemy has to know, or its `commit` would find nothing to do. This is what its first statement does, too.
-    if not connection.in_transaction():
-        connection.begin()
-    return found
-
-
-def _of_session(session: object) -> SqlAlchemyConnection:
-    from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415 # 45 ms, which who has a session paid already
-
-    if not isinstance(session, (Session, scoped_session)):
-        raise _unknown(session)
-    try:
-        return session.connection()
-    except InvalidRequestError as error:
-        raise EnlistRejected(
-            f"the session has no connection to give ({type(error).__name__}): give `session.connection(...)` instead"
-        ) from error
-
-
-def _unknown(found: object) -> EnlistRejected:
-    kind = f"{type(found).__module__.partition('.')[0]}'s {type(found).__name__}"
-    return EnlistRejected(
-        f"{kind} cannot take tasks along: give a psycopg.Connection, or a Connection or Session of SQLAlchemy's on "
-        "postgresql+psycopg, none of them asynchronous"
-    )
 
 
 def _require_usable(connection: Connection) -> None:

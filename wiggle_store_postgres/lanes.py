@@ -4,14 +4,13 @@ the rows of lanes is in a module of its own."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from wiggle_core.criteria.tree import Predicate
 from wiggle_core.stores.lanes import Head, Lane, LaneChanges, LaneId, LaneRow, NewLane, ReadyTasks
-from wiggle_core.stores.sql.lanes import LANE_COLUMNS, lane_values, read_lanes, unique_lanes
+from wiggle_core.stores.sql.lanes import LANE_COLUMNS, lane_values, read_lanes, unique_lanes, wait_until_free
 from wiggle_core.tasks.task import OrderKey
 from wiggle_store_postgres import explaining, lane_rows
 from wiggle_store_postgres.connections import Connections, Session
@@ -20,9 +19,6 @@ from wiggle_store_postgres.moment import moment
 
 CLOSED_KEPT = 1_000
 """How many closed lanes are remembered for those who knew them."""
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
-"""How many seconds lie between two looks at epochs that are still held."""
 
 _OF_LANE = ", ".join(f"lane.{column}" for column in LANE_COLUMNS.split(", "))
 
@@ -177,15 +173,7 @@ class PostgresLanes:
             yield _Change(session, epoch + 1, revision + 1)
 
     def drained(self, epoch: int, timeout: float) -> bool:
-        end, pause = time.monotonic() + timeout, FIRST_PAUSE
-        # Tried, and let go of at once: whoever queued for an exclusive lock would keep others waiting behind. Who
-        # comes later and holds one of these numbers finds that it is over.
-        while self._is_held(epoch):
-            if time.monotonic() + pause > end:
-                return False
-            time.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE)
-        return True
+        return wait_until_free(lambda: self._is_held(epoch), timeout)
 
     def _is_held(self, epoch: int) -> bool:
         """Whether any epoch below this one is held; those that are not need not be looked at again."""

@@ -52,7 +52,7 @@ def require_plain_words(text: str) -> None:
 def require_order(store: MySQLStore) -> None:
     """The pool is usable, none of its connections is in a transaction, and the tasks are in order."""
     with ExitStack() as sessions:
-        for _ in range(max(1, store._connections._pools[-1].checkedin())):
+        for _ in range(max(1, store._connections._pool._pools[-1].checkedin())):
             session = sessions.enter_context(store._connections.reading())
             is_free = partial(_is_in_no_transaction, session)
             if not is_free():

@@ -348,7 +348,7 @@ def test_more_threads_than_connections_take_turns(store: MySQLStore, url: str) -
     with ThreadPoolExecutor(16) as pool:
         taken = list(pool.map(lambda _: ids(claim(small, 10)), range(16)))
     assert sorted(each for part in taken for each in part) == [f"t{each:03}" for each in range(160)]
-    assert small._connections._pools[-1].checkedin() <= 2
+    assert small._connections._pool._pools[-1].checkedin() <= 2
     small.close()
     smallest = open_url(with_options(url, pool_size="1", pool_timeout="0.1"))
     with smallest._connections.reading():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -16,6 +17,9 @@ from wiggle_core.stores.sql.rows import Row
 
 LANE_COLUMNS = "id, queue, predicate, state, epoch, reason, is_pinned, opened_at, used_at, hits"
 """What `read_lanes` reads."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
+"""How many seconds lie between two looks at epochs that are still held."""
 
 
 def unique_lanes(wanted: Sequence[NewLane]) -> dict[tuple[str, str], NewLane]:
@@ -58,3 +62,18 @@ def _read(row: Row) -> Lane:
 def _predicate(text: str) -> Predicate:
     """Read once: the same lanes are read again and again."""
     return stored_predicate(text)
+
+
+def wait_until_free(is_held: Callable[[], bool], timeout: float) -> bool:
+    """Wait until epochs are held by nobody, for at most `timeout` seconds; whether that came (N3).
+
+    They are tried, and let go of at once: whoever queued for an exclusive lock would keep others waiting behind. Who
+    comes later and holds one of these numbers finds that it is over.
+    """
+    end, pause = time.monotonic() + timeout, FIRST_PAUSE
+    while is_held():
+        if time.monotonic() + pause > end:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+    return True
