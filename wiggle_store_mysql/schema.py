@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
-from itertools import islice
 
 from wiggle_core.errors import PermanentStoreError, SchemaError, TransientStoreError
+from wiggle_core.stores.sql.audit import unreadable_policies
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
-from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_store_mysql import lane_rows
 from wiggle_store_mysql.connections import Connections, Session, connect, set_up
 from wiggle_store_mysql.errors import DRIVER_ERRORS, is_missing_right, is_unknown_database, translate
@@ -197,8 +196,8 @@ def _contradictions(session: Session) -> list[str]:
     for table, condition, binds, message in _FINDINGS:
         rows = session.rows(_FINDING.format(table=table, condition=condition), binds)
         found += [f"task {task_id!r} {message}" for (task_id,) in rows]
-    found += _unreadable_policies(session, "task", "has a retry policy that cannot be read")
-    found += _unreadable_policies(session, "history", "is in history with a retry policy that cannot be read")
+    tasks = _FINDING.format(table="{table}", condition="retry = %s")
+    found += unreadable_policies(session.rows, _POLICIES, tasks, _SHOWN)
     ((orphans,),) = session.rows(_ORPHANS)
     found += [f"{orphans} payloads belong to no task"] if orphans else []
     if session.rows(_EPOCHS) != [(1,)]:
@@ -206,15 +205,6 @@ def _contradictions(session: Session) -> list[str]:
             "the number of the present lanes is missing, so nothing becomes READY: restore the tables of lanes"
         )
     return found + lane_rows.audit(session, _SHOWN)
-
-
-def _unreadable_policies(session: Session, table: str, message: str) -> list[str]:
-    """What SQL cannot tell. There are few policies, however many tasks have one."""
-    policies = (text for (text,) in session.rows(_POLICIES.format(table=table)))
-    unreadable = [text for text in policies if not RetryPolicy.can_load(text)][:_SHOWN]
-    query = _FINDING.format(table=table, condition="retry = %s")
-    rows = (row for text in unreadable for row in session.rows(query, (text,)))
-    return [f"task {task_id!r} {message}" for (task_id,) in islice(rows, _SHOWN)]
 
 
 def schema_sql(place: Place) -> str:

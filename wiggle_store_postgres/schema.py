@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from itertools import islice
 
 from wiggle_core.errors import PermanentStoreError, SchemaError
+from wiggle_core.stores.sql.audit import unreadable_policies
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
-from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_store_postgres import lane_rows
 from wiggle_store_postgres.connections import Connections, Session, connect
 from wiggle_store_postgres.errors import DRIVER_ERRORS, translate
@@ -167,19 +166,10 @@ def _contradictions(session: Session) -> list[str]:
     for table, condition, message in _FINDINGS:
         rows = session.rows(_FINDING.format(table=table, condition=condition))
         found += [f"task {task_id!r} {message}" for (task_id,) in rows]
-    found += _unreadable_policies(session, "task", "has a retry policy that cannot be read")
-    found += _unreadable_policies(session, "history", "is in history with a retry policy that cannot be read")
+    tasks = _FINDING.format(table="{table}", condition="retry = $1")
+    found += unreadable_policies(session.rows, _POLICIES, tasks, _SHOWN)
     ((orphans,),) = session.rows(_ORPHANS)
     return found + ([f"{orphans} payloads belong to no task"] if orphans else []) + lane_rows.audit(session, _SHOWN)
-
-
-def _unreadable_policies(session: Session, table: str, message: str) -> list[str]:
-    """What SQL cannot tell. There are few policies, however many tasks have one."""
-    policies = (text for (text,) in session.rows(_POLICIES.format(table=table)))
-    unreadable = [text for text in policies if not RetryPolicy.can_load(text)][:_SHOWN]
-    query = _FINDING.format(table=table, condition="retry = $1")
-    rows = (row for text in unreadable for row in session.rows(query, (text,)))
-    return [f"task {task_id!r} {message}" for (task_id,) in islice(rows, _SHOWN)]
 
 
 def schema_sql(place: Place) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
-from itertools import islice
 
 from wiggle_core.errors import PermanentStoreError
+from wiggle_core.stores.sql.audit import unreadable_policies
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
-from wiggle_core.tasks.retry import RetryPolicy
 from wiggle_core.tasks.task import Clock
 from wiggle_store_sqlite import lane_audit
 from wiggle_store_sqlite.connections import (
@@ -178,19 +177,12 @@ def _contradictions(connection: sqlite3.Connection) -> list[str]:
     for table, condition, message in _FINDINGS:
         query = _FINDING.format(table=table, condition=condition, limit=_SHOWN)
         found += [f"task {task_id!r} {message}" for (task_id,) in connection.execute(query).fetchall()]
-    found += _unreadable_policies(connection, "task", "has a retry policy that cannot be read")
-    found += _unreadable_policies(connection, "history", "is in history with a retry policy that cannot be read")
+    tasks = _FINDING.format(table="{table}", condition="retry = ?", limit=_SHOWN)
+    found += unreadable_policies(
+        lambda query, binds: connection.execute(query, binds).fetchall(), _POLICIES, tasks, _SHOWN
+    )
     ((orphans,),) = connection.execute(_ORPHANS).fetchall()
     return found + ([f"{orphans} payloads belong to no task"] if orphans else [])
-
-
-def _unreadable_policies(connection: sqlite3.Connection, table: str, message: str) -> list[str]:
-    """What SQL cannot tell. There are few policies, however many tasks have one."""
-    policies = (text for (text,) in connection.execute(_POLICIES.format(table=table)).fetchall())
-    unreadable = [text for text in policies if not RetryPolicy.can_load(text)][:_SHOWN]
-    query = _FINDING.format(table=table, condition="retry = ?", limit=_SHOWN)
-    rows = (row for text in unreadable for row in connection.execute(query, (text,)).fetchall())
-    return [f"task {task_id!r} {message}" for (task_id,) in islice(rows, _SHOWN)]
 
 
 def schema_sql() -> str:
