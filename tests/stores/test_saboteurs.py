@@ -68,11 +68,19 @@ WRONG_IN_UPHEAVAL = (
 
 @pytest.mark.parametrize("name", WRONG_IN_UPHEAVAL)
 def test_the_audit_of_lanes_finds(name: str, tmp_path: Path) -> None:
-    """N1, N3: what would lose rows in life is found by the audit while lanes open and close, too."""
+    """N1, N3: what would lose rows in life is found by the audit while lanes open and close, too.
+
+    Which threads meet is chance: on a busy machine the rarest of these mistakes shows in most runs, not in each.
+    """
     [saboteur] = [each for each in SABOTEURS if each.name == name]
-    factory = saboteur.make(tmp_path)
-    tally = run_in_threads(factory, Upheaval(seconds=3, seed=1, producers=4, claimers=4, interval=0.03))
-    assert tally.findings, tally.counts
+    tried = []
+    for seed in range(1, 21):
+        upheaval = Upheaval(seconds=3, seed=seed, producers=4, claimers=4, interval=0.03)
+        tally = run_in_threads(saboteur.make(tmp_path), upheaval)
+        if tally.findings:
+            return
+        tried.append(tally.counts)
+    pytest.fail(f"not found in {len(tried)} runs: {tried}")
 
 
 def test_who_does_nothing_wrong_is_told(tmp_path: Path) -> None:
