@@ -18,6 +18,11 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# For each connection PyMySQL reads the certificates of all authorities that the machine knows, which takes 60 ms and is
+# most of what a small test would take: no server of the tests has a certificate by any of them. pip has them as before.
+_SETTINGS = dict(os.environ)
+os.environ["SSL_CERT_FILE"] = os.devnull
+
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "wiggle-store-journal"
 _UNREACHABLE = re.compile(r"No matching distribution found|Could not fetch URL|ConnectionError|Connection broken")
@@ -32,7 +37,7 @@ class CleanEnvironment:
 
     def run(self, command: Sequence[str | Path], cwd: Path, seconds: int = 120) -> subprocess.CompletedProcess[str]:
         """Run one command with the environment's programs first, and nothing of the developer's settings."""
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(("WIGGLE_", "PYTHON"))}
+        variables = {name: value for name, value in _SETTINGS.items() if not name.startswith(("WIGGLE_", "PYTHON"))}
         variables |= {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "300"}
         return subprocess.run(
             command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=seconds, check=False
