@@ -19,6 +19,8 @@ from wiggle_core import StoreError, open_engine
 
 CASES = json.loads(files("wiggle_core.conformance").joinpath("cases/criteria.json").read_text("utf-8"))
 WIGGLE = Path(sys.executable).with_name("wiggle")
+PATIENCE = 90.0
+"""Seconds after which a test that waits in vain fails."""
 MODULE = """
 import os
 from wiggle_core import QueueCriteria, Task, Worker, open_engine
@@ -55,7 +57,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def wiggle(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([WIGGLE, *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [WIGGLE, *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
 
 
 def tasks(count: int) -> str:
@@ -65,7 +69,7 @@ def tasks(count: int) -> str:
 
 def until(is_done: Callable[[], bool]) -> None:
     """Wait for another process, which has no clock to inject."""
-    deadline = monotonic() + 30
+    deadline = monotonic() + PATIENCE
     while not is_done():
         assert monotonic() < deadline, "too long"
         sleep(0.05)
@@ -107,7 +111,7 @@ def test_a_journey(place: Path) -> None:
     with running("worker", "shop:make", "--json") as worker:
         until(lambda: json.loads(wiggle("backlog", "--json").stdout)["slices"] == [] and state_of("t19") == "DONE")
         worker.send_signal(signal.SIGTERM)
-        out, err = worker.communicate(timeout=30)
+        out, err = worker.communicate(timeout=PATIENCE)
     assert (worker.returncode, json.loads(out)["done"]) == (0, 20), err
     assert json.loads(wiggle("task", "show", "t7", "--json").stdout)["result"] == {"charged": 7}
     assert wiggle("db", "check").returncode == 0
@@ -121,7 +125,7 @@ def test_a_worker_with_an_engine_of_its_own(place: Path, monkeypatch: pytest.Mon
     with running("worker", "shop:ready_made") as worker:
         until(lambda: state_of("t0") == "DONE")
         worker.send_signal(signal.SIGINT)
-        out, err = worker.communicate(timeout=30)
+        out, err = worker.communicate(timeout=PATIENCE)
     assert (worker.returncode, "worker eu-1 stopped: " in out) == (0, True), err
     refused = wiggle("worker", "shop:ready_made", "--store", "memory://")
     assert (refused.returncode, "leave --store out" in refused.stderr) == (2, True)
@@ -163,7 +167,7 @@ def test_a_reader_that_went_away_is_no_error(place: Path) -> None:
     """Section 9: `wiggle ... | head -1` ends in silence."""
     (place / "contexts.jsonl").write_text('{"n": 1}\n' * 200_000, encoding="utf-8")
     command = f"{WIGGLE} attributes extract --declare n:long:n --contexts contexts.jsonl | head -n 1"
-    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (ended.stdout, ended.stderr) == ('{"n": 1}\n', "")
 
 
@@ -184,7 +188,7 @@ def test_an_interrupt_ends_with_130(place: Path) -> None:
         enqueue.stdin.flush()
         until(lambda: "1000" in wiggle("backlog", "--json").stdout)
         enqueue.send_signal(signal.SIGINT)
-        _, err = enqueue.communicate(timeout=30)
+        _, err = enqueue.communicate(timeout=PATIENCE)
     assert (enqueue.returncode, err) == (130, "wiggle: interrupted; 1000 tasks were enqueued before\n")
 
 
@@ -227,7 +231,7 @@ def test_ctrl_c_ends_the_demo_in_good_order(place: Path) -> None:
         try:
             until(lambda: _works("sqlite:///wiggle-demo.db"))
             os.killpg(process.pid, signal.SIGINT)
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=PATIENCE)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise

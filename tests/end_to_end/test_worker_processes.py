@@ -31,9 +31,9 @@ import os, sys, time
 from datetime import timedelta
 from wiggle_core import Worker, open_engine
 
-url, name, log, concurrency, prefetch, hang_from, pause = sys.argv[1:]
+url, name, log, concurrency, prefetch, hang_from, pause, lease = sys.argv[1:]
 worker = Worker(open_engine(url), name, queues=["q"], concurrency=int(concurrency), prefetch=int(prefetch),
-                lease=timedelta(seconds=1), heartbeat=timedelta(milliseconds=200))
+                lease=timedelta(seconds=float(lease)), heartbeat=timedelta(milliseconds=200))
 log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 @worker.task("s")
@@ -56,10 +56,18 @@ class Bench:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, name: str, *, concurrency: int = 2, prefetch: int = 0, hang_from: int = 1_000_000, pause: float = 0.0
+        self,
+        name: str,
+        *,
+        concurrency: int = 2,
+        prefetch: int = 0,
+        hang_from: int = 1_000_000,
+        pause: float = 0.0,
+        lease: float = PATIENCE,
     ) -> subprocess.Popen[bytes]:
-        """A worker process; from task number `hang_from` on, its handler never returns."""
-        options = map(str, (concurrency, prefetch, hang_from, pause))
+        """A worker process; from task number `hang_from` on, its handler never returns. A short lease is for those that
+        die: on a machine that is busy, it would end under others, too."""
+        options = map(str, (concurrency, prefetch, hang_from, pause, lease))
         environment = {
             **os.environ,
             "WIGGLE_SCOPED_FALLBACK_MAX_MILLIS": "100",
@@ -108,7 +116,7 @@ def eventually(condition: Callable[[], object]) -> None:
 def test_a_killed_worker_loses_nothing(bench: Bench) -> None:
     """L3, L4: after kill -9 every task is run to its end, those in flight in their second attempt."""
     ids = bench.enqueue(60)
-    victim = bench.start("victim", hang_from=40, concurrency=4)
+    victim = bench.start("victim", hang_from=40, concurrency=4, lease=3)
     eventually(lambda: len(bench.runs()) == 44)
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL

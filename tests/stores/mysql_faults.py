@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -18,6 +17,7 @@ from tests.servers.proxy import Proxy
 from tests.stores.mysql_prefixes import asked, connect_plainly, open_url
 from tests.stores.postgres_schemas import with_options
 from tests.stores.test_postgres_facts import TTL, route
+from tests.stores.waiting import wait_until
 from wiggle_core.errors import StoreError
 from wiggle_core.stores.store import ClaimRequest, Store
 from wiggle_core.tasks.task import TaskRecord
@@ -29,6 +29,7 @@ SECRET = "hunter2"
 _WORDS = re.compile(rf"\b(SELECT|INSERT|UPDATE|DELETE|COMMIT|SET)\b|{SECRET}|wiggle:wiggle")
 # InnoDB shows what it has copied, and copies anew when nobody has read it for 0.1 s.
 COPY_AGE = 0.15
+"""Who looks again and again waits as long between two looks."""
 _IN_TRANSACTION = "SELECT count(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id = CONNECTION_ID()"
 
 
@@ -55,9 +56,7 @@ def require_order(store: MySQLStore) -> None:
         for _ in range(max(1, store._connections._pool._pools[-1].checkedin())):
             session = sessions.enter_context(store._connections.reading())
             is_free = partial(_is_in_no_transaction, session)
-            if not is_free():
-                time.sleep(COPY_AGE)
-                assert is_free()
+            wait_until(is_free, pause=COPY_AGE)
     assert store.audit() == []
 
 

@@ -29,9 +29,10 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from tests.stores.mysql_faults import COPY_AGE
 from tests.stores.mysql_prefixes import asked, fresh_place, open_url, plain
 from tests.stores.postgres_schemas import with_options
-from tests.stores.test_postgres_facts import wait_until
+from tests.stores.waiting import PATIENCE, wait_until
 from wiggle_core import (
     Attribute,
     Done,
@@ -214,7 +215,7 @@ def test_a_sweep_makes_ready_what_was_committed(engine: Engine, caller: pymysql.
     with worker:
         engine.enlist(caller, ONE)
         caller.commit()
-        assert ran.wait(20)
+        assert ran.wait(PATIENCE)
 
 
 def test_the_servers_time_makes_a_task_due(engine: Engine, url: str) -> None:
@@ -353,9 +354,9 @@ def test_an_id_that_another_transaction_holds_is_waited_for(
     with closing(callers(url)) as first, closing(callers(url, setting)) as second, ThreadPoolExecutor(1) as pool:
         engine.enlist(first, [NewTask("q", "first", id="b")])
         waiting = pool.submit(engine.enlist, second, [NewTask("q", "second", id=each) for each in "abc"])
-        wait_until(lambda: _waits(second, url))
+        wait_until(lambda: _waits(second, url), pause=COPY_AGE)
         (first.commit if is_kept else first.rollback)()
-        assert waiting.result(20) == ["a", "b", "c"]
+        assert waiting.result(PATIENCE) == ["a", "b", "c"]
         second.commit()
     steps = {each.id: each.step for each in engine.find(ALL, [State.SCHEDULED])}
     assert steps == {"a": "second", "b": "first" if is_kept else "second", "c": "second"}
@@ -413,10 +414,10 @@ def test_a_deadlock_of_callers_loses_one_of_them(engine: Engine, url: str) -> No
         engine.enlist(first, [NewTask("q", "s", id="a")])
         engine.enlist(second, [NewTask("q", "s", id="b")])
         waiting = pool.submit(_outcome, lambda: engine.enlist(first, [NewTask("q", "s", id="b")]))
-        wait_until(lambda: _waits(first, url))
+        wait_until(lambda: _waits(first, url), pause=COPY_AGE)
         outcomes = {_outcome(lambda: engine.enlist(second, [NewTask("q", "s", id="a")]))}
         second.rollback()
-        outcomes.add(waiting.result(20))
+        outcomes.add(waiting.result(PATIENCE))
     assert outcomes == {"done", "was the victim of a deadlock: roll back, and run it again"}
 
 
@@ -438,10 +439,10 @@ def test_what_a_deadlock_ended_is_no_transaction(engine: Engine, url: str, order
         run(first, f"INSERT INTO {orders} VALUES ('a')")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(run, second, f"INSERT INTO {orders} VALUES ('a')")
-            wait_until(lambda: _waits(second, url))
+            wait_until(lambda: _waits(second, url), pause=COPY_AGE)
             with pytest.raises(pymysql.OperationalError, match="Deadlock"):
                 run(first, f"INSERT INTO {orders} VALUES ('b')")
-            waiting.result(20)
+            waiting.result(PATIENCE)
         with pytest.raises(EnlistRejected, match="is in autocommit, and in no transaction"):
             engine.enlist(first, ONE)
     assert states(engine) == {}
@@ -715,11 +716,11 @@ def test_the_callers_own_limits_hold(engine: Engine, url: str, orders: str, is_k
         engine.enlist(second, [NewTask("q", "s", id="before")])
         waiting = pool.submit(engine.enlist, second, [NewTask("q", "s", id=each) for each in "abc"])
         if is_killed:
-            wait_until(lambda: _waits(second, url))
+            wait_until(lambda: _waits(second, url), pause=COPY_AGE)
             with plain(url) as other:
                 run(other, f"KILL QUERY {second.thread_id()}")  # type: ignore[no-untyped-call]
         with pytest.raises(TransientStoreError, match=r"could not have a lock|mostly for its time") as caught:
-            waiting.result(20)
+            waiting.result(PATIENCE)
         assert "statement_timeout=" not in str(caught.value)
         second.commit()
         assert asked(second, f"SELECT id FROM {orders}") == [("kept",)]

@@ -19,6 +19,7 @@ from tests.servers.mariadb import own_mariadb
 from tests.servers.mysql import own_mysql
 from tests.stores.mysql_prefixes import asked, fresh_place, migrated, open_url, plain, recorded, refusals
 from tests.stores.postgres_schemas import with_options
+from tests.stores.waiting import goes_on
 from wiggle_core.conformance.laned import Laned, by_lane
 from wiggle_core.conformance.plugin import QUEUE, TTL, claim, ids, make_task, route
 from wiggle_core.conformance.strategies import TEXTS
@@ -335,23 +336,23 @@ def test_the_working_day_meets_no_refusal(url: str, monkeypatch: pytest.MonkeyPa
         before = asked(other, counted)
         laned = Laned.over(store)
         (lane,) = laned.open(region == "eu")
-        end = time.monotonic() + 2.5
+        end, done = time.monotonic() + 2.5, [0] * 6
 
-        def work(number: int) -> int:
-            order, done = Random(number), 0
-            while time.monotonic() < end:
+        def work(number: int) -> None:
+            order = Random(number)
+            while goes_on(end, min(done) > 0):
                 laned.enqueue([make_task(attributes={"region": order.choice(("eu", "us"))}) for _ in range(6)])
                 held = claim(
                     store, *order.choice(((by_lane(lane),), (Route(QUEUE),), (route(region == "us"),))), limit=9
                 )
                 order.shuffle(held)
                 settled: list[Change] = [Finish(task.lease, State.DONE) for task in held[2:]]
-                done += len(store.apply([*settled, *(Cancel(task.id) for task in held[:1])]))
-                done += len(laned.apply([(GiveBack(task.lease, task.attributes), task) for task in held[1:2]]))
-            return done
+                done[number] += len(store.apply([*settled, *(Cancel(task.id) for task in held[:1])]))
+                done[number] += len(laned.apply([(GiveBack(task.lease, task.attributes), task) for task in held[1:2]]))
 
         with refusals(monkeypatch) as numbers, ThreadPoolExecutor(6) as pool:
-            done = [each.result() for each in [pool.submit(work, number) for number in range(6)]]
+            for each in [pool.submit(work, number) for number in range(6)]:
+                each.result()
         assert numbers == []
         assert min(done) > 0
         assert asked(other, counted) == before

@@ -34,7 +34,8 @@ from tests.stores.mysql_faults import (
 )
 from tests.stores.mysql_prefixes import asked, connect_plainly, fresh_place, open_url, plain
 from tests.stores.postgres_schemas import with_options
-from tests.stores.test_postgres_facts import TTL, ids, ready, route, wait_until
+from tests.stores.test_postgres_facts import TTL, ids, ready, route
+from tests.stores.waiting import PATIENCE, wait_until
 from wiggle_core.errors import AmbiguousStoreError, PermanentStoreError, TransientStoreError
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Finish, GiveBack, Store
@@ -216,7 +217,7 @@ def test_a_claim_that_is_ended_between_lease_and_commit(store: MySQLStore, url: 
             wait_until(lambda: len(waiting(killer, store)) == 1)
             asked(killer, f"{kind} {waiting(killer, store)[0]}")
             wait_until(lambda: replaying.counts.total() > 0)
-        assert claiming.result(timeout=20) == []
+        assert claiming.result(timeout=PATIENCE) == []
     assert replaying.counts["AmbiguousStoreError"] == 1
     assert ids(claim(store)) == ["a"]
 
@@ -287,7 +288,7 @@ def test_the_victim_of_a_deadlock_is_replayed(store: MySQLStore, url: str) -> No
             time.sleep(COPY_AGE)
         asked(other, in_place(lock.format("a"), store._place))  # comes back when the settlement has been sacrificed
         asked(other, "ROLLBACK")
-        assert settling.result(timeout=20) == {"a", "b"}
+        assert settling.result(timeout=PATIENCE) == {"a", "b"}
     assert replaying.counts == {"TransientStoreError": 1}
 
 
@@ -391,7 +392,7 @@ def test_a_store_that_is_closed_while_claims_run(store: MySQLStore, url: str) ->
             closing_store.close()
             with pytest.raises(PermanentStoreError, match="was closed by this program: open the store again"):
                 claim(closing_store)
-        assert ids(claiming.result(timeout=20)) == ["a"]
+        assert ids(claiming.result(timeout=PATIENCE)) == ["a"]
         wait_until(lambda: is_gone(looking, used))
 
 

@@ -15,8 +15,10 @@ import pytest
 from pymysql.constants import ER
 from sqlalchemy import make_url
 
+from tests.stores.mysql_faults import COPY_AGE
 from tests.stores.mysql_prefixes import asked, fresh_place, migrated, plain, refusals
 from tests.stores.postgres_schemas import with_options
+from tests.stores.waiting import PATIENCE, goes_on, wait_until
 from wiggle_core.conformance.laned import Laned, Moved, by_lane
 from wiggle_core.conformance.plugin import QUEUE, TTL, claim, ids, make_task, route
 from wiggle_core.criteria.fields import Task
@@ -79,14 +81,6 @@ def product_of(laned: Laned) -> Product:
         return session.server.product
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 20) -> None:
-    """Look again and again; for what servers show late."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.02)
-
-
 # What is locked
 
 
@@ -137,7 +131,7 @@ def test_a_claim_locks_what_it_returns_and_no_more(laned: Laned, url: str, name:
         heads = found if name.endswith("lane") and product is Product.MARIADB else set()
         assert kept(other, f"{prefix}lane_task") == heads
         # MariaDB shows its locks as they were up to 0.1 s ago.
-        wait_until(lambda: records_locked(session, other) == expected_records(product, name))
+        wait_until(lambda: records_locked(session, other) == expected_records(product, name), pause=COPY_AGE)
 
 
 @pytest.mark.parametrize("name", ROUTES)
@@ -181,16 +175,17 @@ def test_pages_go_on_behind_what_others_hold(laned: Laned) -> None:
 
 def in_threads(seconds: float, *work: Callable[[Random], int]) -> list[int]:
     """Do each again and again in a thread of its own; how much each got done."""
-    end = time.monotonic() + seconds
+    end, done = time.monotonic() + seconds, [0] * len(work)
 
-    def repeat(number: int) -> int:
-        order, done = Random(number), 0
-        while time.monotonic() < end:
-            done += work[number](order)
-        return done
+    def repeat(number: int) -> None:
+        order = Random(number)
+        while goes_on(end, min(done) > 0):
+            done[number] += work[number](order)
 
     with ThreadPoolExecutor(len(work)) as pool:
-        return [each.result() for each in [pool.submit(repeat, number) for number in range(len(work))]]
+        for each in [pool.submit(repeat, number) for number in range(len(work))]:
+            each.result()
+    return done
 
 
 def test_claims_by_lanes_that_overlap_do_not_deadlock(laned: Laned, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +284,7 @@ def test_enqueues_of_the_same_ids_do_not_deadlock(laned: Laned, monkeypatch: pyt
 
     def enqueue(number: int) -> set[str]:
         chosen = Random(number).sample(names, 200 if number % 2 else 90)
-        barrier.wait(timeout=20)
+        barrier.wait(timeout=PATIENCE)
         return laned.store.enqueue([make_task(name, state=State.SCHEDULED) for name in chosen])
 
     with refusals(monkeypatch) as numbers, ThreadPoolExecutor(4) as pool:

@@ -21,6 +21,7 @@ from sqlalchemy import make_url
 from tests.stores.mysql_prefixes import asked, connect_plainly, fresh_place, open_url, plain
 from tests.stores.postgres_schemas import with_options
 from tests.stores.test_postgres_facts import ready
+from tests.stores.waiting import PATIENCE
 from wiggle_core.errors import PermanentStoreError, SchemaError, TransientStoreError
 from wiggle_core.stores.sql.migrations import TABLE
 from wiggle_core.tasks.retry import RetryPolicy
@@ -111,14 +112,14 @@ def test_a_migration_that_others_are_at_is_waited_for_with_a_bound(url: str, mon
     def slow(session: Session, statement: str, binds: tuple[object, ...] = ()) -> int:
         if threading.current_thread() is migrating and "CREATE TABLE" in statement:
             at_work.set()
-            may_go.wait(30)
+            may_go.wait(PATIENCE)
         return plain_run(session, statement, binds)
 
     with closing(open_url(url)) as first, closing(open_url(with_options(url, statement_timeout="1"))) as second:
         migrating = threading.Thread(target=first.migrate, daemon=True)
         monkeypatch.setattr(Session, "run", slow)
         migrating.start()
-        assert at_work.wait(30)
+        assert at_work.wait(PATIENCE)
         with pytest.raises(TransientStoreError, match="another process migrates the database"):
             second.migrate()
         may_go.set()

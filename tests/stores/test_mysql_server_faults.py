@@ -36,7 +36,8 @@ from tests.stores.mysql_faults import (
 )
 from tests.stores.mysql_prefixes import asked, connect_plainly, fresh_place, open_url, plain
 from tests.stores.postgres_schemas import with_options
-from tests.stores.test_postgres_facts import ids, ready, route, wait_until
+from tests.stores.test_postgres_facts import ids, ready, route
+from tests.stores.waiting import wait_until
 from wiggle_core.errors import PermanentStoreError, StoreError, TransientStoreError
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Expire, Finish, Requeue
@@ -145,12 +146,12 @@ def test_a_server_that_is_killed_between_lease_and_commit(store: MySQLStore, url
 
 @contextmanager
 def slow_commits(server: LocalMySQL) -> Iterator[None]:
-    """Each commit waits for others, for which the products have different names. A restart ends it."""
+    """Each commit waits for others for a second, for which the products have different names. A restart ends it."""
     with plain(server.url) as connection:
         if is_mysql(server):
-            asked(connection, "SET GLOBAL binlog_group_commit_sync_delay = 400000")
+            asked(connection, "SET GLOBAL binlog_group_commit_sync_delay = 1000000")
         else:
-            asked(connection, "SET GLOBAL binlog_commit_wait_count = 100, binlog_commit_wait_usec = 400000")
+            asked(connection, "SET GLOBAL binlog_commit_wait_count = 100, binlog_commit_wait_usec = 1000000")
     yield
 
 

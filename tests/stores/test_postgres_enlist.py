@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tests.stores.postgres_schemas import connect_plainly, fresh_database, fresh_role, fresh_schema, with_options
-from tests.stores.test_postgres_facts import wait_until
+from tests.stores.waiting import PATIENCE, wait_until
 from wiggle_core import (
     Attribute,
     Done,
@@ -190,7 +190,7 @@ def test_a_sweep_makes_ready_what_was_committed(engine: Engine, caller: psycopg.
     with worker:
         engine.enlist(caller, ONE)
         caller.commit()
-        assert ran.wait(20)
+        assert ran.wait(PATIENCE)
 
 
 def test_the_databases_time_makes_a_task_due(engine: Engine, caller: psycopg.Connection[Any], url: str) -> None:
@@ -317,7 +317,7 @@ def test_a_deadlock_of_callers_loses_one_of_them(engine: Engine, url: str) -> No
         wait_until(lambda: _held_up_by(second.info.backend_pid, url) == {first.info.backend_pid})
         outcomes = {_outcome(lambda: engine.enlist(second, [NewTask("q", "s", id="a")]))}
         second.rollback()
-        outcomes.add(waiting.result(20))
+        outcomes.add(waiting.result(PATIENCE))
     assert outcomes == {"done", "the victim of a deadlock: run all of it again"}
 
 

@@ -24,6 +24,7 @@ from tests.stores.postgres_schemas import (
     open_url,
     with_options,
 )
+from tests.stores.waiting import PATIENCE, goes_on, wait_until
 from wiggle_core.criteria.fields import Task
 from wiggle_core.criteria.instants import from_micros
 from wiggle_core.criteria.tree import TRUE, Predicate, normalize
@@ -66,14 +67,6 @@ def ids(tasks: list[TaskRecord]) -> list[str]:
     return [task.id for task in tasks]
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 20) -> None:
-    """Look again and again; for what other processes do, which no clock of ours can hurry."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it never came to pass"
-        time.sleep(0.01)
-
-
 # PG2: a row-level policy is asked of each row as it is scanned, and so can hold a claim between snapshot and lock.
 
 GATE = """
@@ -109,7 +102,7 @@ def test_a_row_that_changed_before_its_lock_is_tested_again(store: PostgresStore
             assert ids(changed) == ["b"]
             store.apply([GiveBack(changed[0].lease, {"region": "us"})])
             gate.execute("SELECT pg_advisory_unlock(hashtext(%s))", (schema,))
-            held = claiming.result(timeout=20)
+            held = claiming.result(timeout=PATIENCE)
         assert ids(held) == ["a"] or ids(held) == ["a", "c"]
         assert ids(claim(store)) == sorted({"b", "c"} - set(ids(held)))
         gated.close()
@@ -130,20 +123,19 @@ def _is_in(name: str) -> Predicate:
 def test_attributes_that_change_under_claims_are_never_missold(store: PostgresStore) -> None:
     """PG2, O4: while tasks change sides again and again, a claim gets only what matches as it is then."""
     store.enqueue([ready(f"t{number:03d}", number, attributes={"region": "eu"}) for number in range(40)])
-    end = time.monotonic() + 2
+    end, taken = time.monotonic() + 2, [0] * 4
 
-    def trade(mine: str, other: str) -> int:
-        taken = 0
-        while time.monotonic() < end:
+    def trade(number: int, mine: str, other: str) -> None:
+        while goes_on(end, min(taken) > 0):
             held = claim(store, 7, _is_in(mine))
             assert all(task.attributes["region"] == mine for task in held)
             store.apply([GiveBack(task.lease, {"region": other}) for task in held])
-            taken += len(held)
-        return taken
+            taken[number] += len(held)
 
     with ThreadPoolExecutor(4) as pool:
         sides = [("eu", "us"), ("us", "eu"), ("eu", "us"), ("us", "eu")]
-        taken = [each.result() for each in [pool.submit(trade, *side) for side in sides]]
+        for each in [pool.submit(trade, number, *side) for number, side in enumerate(sides)]:
+            each.result()
     assert min(taken) > 0
     assert store.count(route(), [State.READY], 100) == 40
 
@@ -251,7 +243,7 @@ def test_sessions_have_their_settings_from_the_start(store: PostgresStore) -> No
 def test_a_client_that_stops_in_a_transaction_is_cut_off(store: PostgresStore, url: str) -> None:
     """PG12: whoever idles inside a transaction loses it after the limit; others take what is free meanwhile."""
     store.enqueue([ready("a", 1), ready("b", 2)])
-    stopped = open_url(with_options(url, options="-c idle_in_transaction_session_timeout=300"))
+    stopped = open_url(with_options(url, options="-c idle_in_transaction_session_timeout=1000"))
 
     def stop_inside() -> None:
         with stopped._connections.transaction() as session:
@@ -273,11 +265,11 @@ def test_settlements_and_heartbeats_do_not_deadlock(store: PostgresStore) -> Non
     lock them in id order: none is ever the victim of a deadlock."""
     store.enqueue([ready(f"t{number:03d}", number) for number in range(60)])
     held = claim(store, 60)
-    end = time.monotonic() + 3
+    end, rounds = time.monotonic() + 3, [0] * 6
 
-    def work(number: int) -> int:
-        order, rounds = random.Random(number), 0
-        while time.monotonic() < end:
+    def work(number: int) -> None:
+        order = random.Random(number)
+        while goes_on(end, min(rounds) > 5):
             some = order.sample(held, 30)
             # By another token: such settlements lock their tasks as any, and leave them for the next round.
             stale = [Lease(task.id, "stale") for task in some]
@@ -288,11 +280,11 @@ def test_settlements_and_heartbeats_do_not_deadlock(store: PostgresStore) -> Non
             )
             assert len(store.extend([task.lease for task in some], TTL)) == 30
             assert store.apply(changes[number % 3]) == set()
-            rounds += 1
-        return rounds
+            rounds[number] += 1
 
     with ThreadPoolExecutor(6) as pool:
-        rounds = [each.result() for each in [pool.submit(work, number) for number in range(6)]]
+        for each in [pool.submit(work, number) for number in range(6)]:
+            each.result()
     assert min(rounds) > 5
     assert len(store.apply([Finish(task.lease, State.DONE) for task in held])) == 60
 
@@ -304,7 +296,7 @@ def test_enqueues_of_the_same_ids_do_not_deadlock(store: PostgresStore) -> None:
 
     def enqueue(number: int) -> set[str]:
         chosen = names if number % 2 else names[:150]
-        barrier.wait(timeout=20)
+        barrier.wait(timeout=PATIENCE)
         return store.enqueue([ready(name) for name in random.Random(number).sample(chosen, len(chosen))])
 
     with ThreadPoolExecutor(4) as pool:
@@ -323,7 +315,7 @@ def test_an_id_on_its_way_into_history_is_taken(store: PostgresStore, url: str) 
             # The one row that decides about the id, locked as a purge or an enqueue would.
             other.execute(f"SELECT FROM {schema}.payload WHERE id = 'a' FOR UPDATE".encode())
             others = [ready(f"{bulk} {number}") for number in range(bulk)]
-            inserted = pool.submit(store.enqueue, [ready("a"), *others]).result(timeout=20)
+            inserted = pool.submit(store.enqueue, [ready("a"), *others]).result(timeout=PATIENCE)
         assert inserted == set(ids(others))
     assert store.apply([Finish(held.lease, State.DONE)]) == {"a"}
     assert store.enqueue([ready("a")]) == set()

@@ -19,7 +19,8 @@ from tests.servers.finding import Unavailable, skip_or_fail
 from tests.servers.postgres import LocalPostgres, own_postgres
 from tests.servers.proxy import Proxy
 from tests.stores.postgres_schemas import connect_plainly, fresh_role, fresh_schema, open_url, with_options
-from tests.stores.test_postgres_facts import claim, ids, ready, route, wait_until
+from tests.stores.test_postgres_facts import claim, ids, ready, route
+from tests.stores.waiting import PATIENCE, wait_until
 from wiggle_core.errors import (
     AmbiguousStoreError,
     PermanentStoreError,
@@ -110,7 +111,7 @@ def test_a_backend_terminated_in_mid_claim_is_transient(store: PostgresStore) ->
     store.enqueue([ready("a")])
     with stuck_claim(store) as (claiming, other, backend):
         other.execute("SELECT pg_terminate_backend(%s)", (backend,))
-        fails(TransientStoreError, "an administrator ended the connection", lambda: claiming.result(timeout=20))
+        fails(TransientStoreError, "an administrator ended the connection", lambda: claiming.result(timeout=PATIENCE))
     assert ids(claim(store)) == ["a"]
 
 
@@ -130,7 +131,11 @@ def test_a_server_that_crashes_in_mid_claim_is_ambiguous(server: LocalPostgres, 
     own_store.enqueue([ready("a")])
     with stuck_claim(own_store) as (claiming, _, _):
         server.stop("immediate")
-        fails(AmbiguousStoreError, "was lost before the answer to a commit came", lambda: claiming.result(timeout=20))
+        fails(
+            AmbiguousStoreError,
+            "was lost before the answer to a commit came",
+            lambda: claiming.result(timeout=PATIENCE),
+        )
         fails(TransientStoreError, "cannot be reached|was lost", lambda: own_store.get("a"))
         server.start()
     assert own_store.get("a") is not None
@@ -151,7 +156,11 @@ def test_a_backend_killed_in_mid_claim_is_ambiguous(own_store: PostgresStore) ->
     own_store.enqueue([ready("a")])
     with suppress(psycopg.OperationalError), stuck_claim(own_store) as (claiming, _, backend):
         os.kill(backend, signal.SIGKILL)
-        fails(AmbiguousStoreError, "was lost before the answer to a commit came", lambda: claiming.result(timeout=20))
+        fails(
+            AmbiguousStoreError,
+            "was lost before the answer to a commit came",
+            lambda: claiming.result(timeout=PATIENCE),
+        )
     wait_until(lambda: answers(own_store))
     assert ids(claim(own_store)) == ["a"]
     assert own_store.audit() == []
@@ -209,7 +218,7 @@ def test_an_enqueue_whose_answer_is_lost_is_looked_up(cut: tuple[Proxy, Postgres
             answer = pool.submit(replaying.enqueue, again)
             wait_until(lambda: replaying.counts["AmbiguousStoreError"] > 0)  # noqa: B023
             proxy.cut_at = None
-            assert answer.result(timeout=20) == set(ids(again))
+            assert answer.result(timeout=PATIENCE) == set(ids(again))
     assert store.audit() == []
 
 

@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.stores.postgres_schemas import connect_plainly, fresh_role, fresh_schema, open_url, recorded, with_options
-from tests.stores.test_postgres_facts import GATE, wait_until
+from tests.stores.test_postgres_facts import GATE
+from tests.stores.waiting import PATIENCE, goes_on, wait_until
 from wiggle_core.conformance.laned import Laned, by_lane
 from wiggle_core.conformance.plugin import QUEUE, claim, ids, make_task, route
 from wiggle_core.criteria.fields import Task
@@ -171,7 +172,7 @@ def test_tasks_on_their_way_are_in_lanes_that_open_meanwhile(laned: Laned, url: 
         wait_until(lambda: bool(laned.lanes.read(0).lanes))
         assert not opening.done()
         stack.close()
-        (lane,) = opening.result(timeout=30)
+        (lane,) = opening.result(timeout=PATIENCE)
     assert laned.content(lane) == ["late"]
     assert laned.store.audit() == []
     other.close()
@@ -197,7 +198,7 @@ def test_the_epoch_is_read_behind_its_lock(laned: Laned, url: str) -> None:
         wait_until(lambda: bool(gate.execute(waiting, (f"%{name}.hold_epoch(0)%",)).fetchall()))
         laned.begin(region == "eu")
         gate.execute("SELECT pg_advisory_unlock(hashtext(%s))", (name,))
-        assert asking.result(timeout=20) == [(0, None, True)]
+        assert asking.result(timeout=PATIENCE) == [(0, None, True)]
 
 
 def test_above_read_committed_no_task_is_made_ready(laned: Laned, url: str) -> None:
@@ -226,7 +227,7 @@ def test_two_openers_make_each_lane_once(laned: Laned) -> None:
     barrier = threading.Barrier(4)
 
     def open_them(number: int) -> list[Lane]:
-        barrier.wait(timeout=20)
+        barrier.wait(timeout=PATIENCE)
         return laned.begin(*Random(number).sample(predicates, 20))
 
     with ThreadPoolExecutor(4) as pool:
@@ -260,7 +261,7 @@ def test_a_claim_by_a_lane_tests_again_what_it_locks(laned: Laned, url: str) -> 
             assert laned.apply([(GiveBack(moved.lease, US), moved)]) == {"b"}
             laned.release(others)
             gate.execute("SELECT pg_advisory_unlock(hashtext(%s))", (schema,))
-            held = claiming.result(timeout=20)
+            held = claiming.result(timeout=PATIENCE)
         assert held == []  # each is READY again, but by another number than that of the row it was found by
         assert laned.content(lane) == ["a", "c"]
         assert laned.store.audit() == []
@@ -362,11 +363,11 @@ def test_claims_by_lanes_that_overlap_never_deadlock(laned: Laned) -> None:
     lanes = laned.open(*predicates)
     laned.enqueue(eu_tasks(150))
     held: set[str] = set()
-    end = time.monotonic() + 3
+    end, rounds = time.monotonic() + 3, [0] * 4
 
-    def work(number: int) -> int:
-        order, rounds = Random(number), 0
-        while time.monotonic() < end:
+    def work(number: int) -> None:
+        order = Random(number)
+        while goes_on(end, min(rounds) > 3):
             taken = claim(laned.store, by_lane(order.choice(lanes)), limit=order.choice([1, 10, 60]))
             assert held.isdisjoint(ids(taken))
             held.update(ids(taken))
@@ -374,11 +375,11 @@ def test_claims_by_lanes_that_overlap_never_deadlock(laned: Laned) -> None:
             laned.release(taken)
             if order.random() < 0.2:
                 laned.lanes.prune(None, 500)
-            rounds += 1
-        return rounds
+            rounds[number] += 1
 
     with ThreadPoolExecutor(4) as pool:
-        rounds = [each.result() for each in [pool.submit(work, number) for number in range(4)]]
+        for each in [pool.submit(work, number) for number in range(4)]:
+            each.result()
     assert min(rounds) > 3
     for lane in lanes:
         assert laned.content(lane) == laned.expected(lane)
@@ -437,7 +438,7 @@ def test_a_filling_and_a_closing_wait_for_each_other(laned: Laned, url: str) -> 
         wait_until(lambda: _waits_for_a_transaction(look))
         (closing,) = laned.lanes.close([lane.id])
         assert not laned.lanes.drained(closing.epoch, 0.2)
-    filling.result(timeout=20)
+    filling.result(timeout=PATIENCE)
     assert laned.lanes.drained(closing.epoch, 10)
     assert laned.lanes.clear([lane.id], 10) == 1
     assert laned.store.audit() == []
@@ -534,11 +535,11 @@ def test_the_audit_finds_what_is_wrong(laned: Laned, damage: str, finding: str) 
 def test_the_audit_is_exact_while_others_write(laned: Laned) -> None:
     """N1: tasks that come, go and come back while lanes open and close are no finding, at any moment."""
     predicates: list[Predicate] = [region == "eu", Task.attempt > 1, region.is_null()]
-    end = time.monotonic() + 3
+    end, audits = time.monotonic() + 3, [0]
 
     def work(number: int) -> None:
         order = Random(number)
-        while time.monotonic() < end:
+        while goes_on(end, audits[0] > 3):
             laned.enqueue([make_task(attributes=order.choice([EU, US, {}])) for _ in range(5)])
             held = claim(laned.store, limit=8)
             moved: list[tuple[Change, TaskRecord]] = [
@@ -548,20 +549,19 @@ def test_the_audit_is_exact_while_others_write(laned: Laned) -> None:
             laned.apply(moved)
 
     def reopen() -> None:
-        while time.monotonic() < end:
+        while goes_on(end, audits[0] > 3):
             lanes = laned.open(*predicates)
             time.sleep(0.1)
             laned.close(*lanes)
 
     with ThreadPoolExecutor(4) as pool:
         working = [pool.submit(work, number) for number in range(3)] + [pool.submit(reopen)]
-        audits = 0
         while not all(each.done() for each in working):
             assert laned.store.audit() == []
-            audits += 1
+            audits[0] += 1
         for each in working:
             each.result()
-    assert audits > 3
+    assert audits[0] > 3
 
 
 # Upgrades

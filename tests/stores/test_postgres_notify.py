@@ -23,7 +23,7 @@ from tests.servers.finding import Unavailable, skip_or_fail
 from tests.servers.postgres import LocalPostgres, own_postgres
 from tests.servers.proxy import Proxy
 from tests.stores.postgres_schemas import connect_plainly, fresh_schema, open_url, with_options
-from tests.stores.test_postgres_facts import wait_until
+from tests.stores.waiting import PATIENCE, wait_until
 from wiggle_core import Engine, InvalidStoreUrl, NewTask, QueueCriteria, Release, Retry, Task, open_engine
 from wiggle_core.engine import notifying
 from wiggle_core.stores.store import Notify
@@ -133,7 +133,7 @@ def worker_process(url: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE) == 0
 
 
 def let_it_wait_long(engine: Engine, process: subprocess.Popen[str]) -> None:
@@ -410,7 +410,7 @@ def test_a_subscriber_may_close_the_engine(url: str, other: Engine) -> None:
     engine = open_engine(url)
     is_open = threading.Event()
     engine.subscribe(ALL, lambda: engine.close() if is_open.is_set() else is_open.set())
-    assert is_open.wait(20)
+    assert is_open.wait(PATIENCE)
     other.enqueue("q", "s")
     wait_until(lambda: len(threads()) == 1)  # the other engine's
 

@@ -24,8 +24,9 @@ from tests.campaign.disk import small_disk
 from tests.servers.finding import Unavailable, skip_or_fail
 from tests.servers.postgres import LocalPostgres, binaries, own_postgres, standby_of
 from tests.stores.postgres_schemas import connect_plainly, fresh_role, fresh_schema, open_url, with_options
-from tests.stores.test_postgres_facts import claim, ids, ready, wait_until
+from tests.stores.test_postgres_facts import claim, ids, ready
 from tests.stores.test_postgres_faults import answers, fails
+from tests.stores.waiting import PATIENCE, wait_until
 from wiggle_core.errors import PermanentStoreError, StoreError, TransientStoreError
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Finish
@@ -144,7 +145,7 @@ def test_the_victim_of_a_deadlock_is_replayed(store: PostgresStore, url: str) ->
         wait_until(lambda: bool(_waiting(schema, looking)))
         other.execute(lock, ("a",))  # comes back when the settlement has been sacrificed
         other.execute("ROLLBACK")
-        assert settling.result(timeout=20) == {"a", "b"}
+        assert settling.result(timeout=PATIENCE) == {"a", "b"}
     assert replaying.counts == {"TransientStoreError": 1}
     settler.close()
 
@@ -196,7 +197,7 @@ def test_a_standby_answers_and_is_promoted(server: LocalPostgres, store: Postgre
                 wait_until(lambda: _sleeps(looking))
                 with connect_plainly(url) as other, other.transaction():
                     other.execute(f"LOCK TABLE {schema}.task IN ACCESS EXCLUSIVE MODE".encode())
-                fails(TransientStoreError, "met another one", lambda: asking.result(timeout=20))
+                fails(TransientStoreError, "met another one", lambda: asking.result(timeout=PATIENCE))
                 looking.execute("SELECT pg_promote()")
             assert ids(claim(follower)) == ["a"]
             follower.close()

@@ -11,7 +11,7 @@ from typing import Any
 from wiggle_core import Engine, TaskRecord, Worker
 from wiggle_core.settings import Settings
 
-LONG = 30.0
+LONG = 60.0
 """Seconds after which a test that waits in vain fails."""
 NEVER = timedelta(hours=1)
 QUICK = Settings(sweep_interval_millis=10, scoped_fallback_max_millis=100)

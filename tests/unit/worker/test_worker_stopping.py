@@ -98,7 +98,7 @@ def test_what_a_claim_brings_after_the_stop_is_not_kept(monkeypatch: pytest.Monk
     monkeypatch.setattr("wiggle_core.worker.shift.FLUSH_SECONDS", 0.05)
     store = Hanging()
     engine = Engine(store, settings=QUICK)
-    options = {"lease": timedelta(milliseconds=300), "heartbeat": timedelta(milliseconds=20), "grace": timedelta(0)}
+    options = {"lease": timedelta(seconds=1), "heartbeat": timedelta(milliseconds=20), "grace": timedelta(0)}
     worker = make(engine, **options)
     worker.task("s")(lambda context: "worked")
     engine.enqueue("q", "s", id="a", retry=RetryPolicy(initial_backoff=timedelta(0)))
