@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wiggle_core.errors import AmbiguousStoreError, RevisionConflict, TransientStoreError
+from wiggle_core.errors import AmbiguousStoreError, RevisionConflict
 from wiggle_core.stores.store import Document
 from wiggle_store_cassandra.connections import Connections
 
@@ -23,8 +23,7 @@ def put_document(connections: Connections, now: int, kind: str, key: str, body: 
             raise RevisionConflict(kind, key)
         return revision + 1
     while True:  # each time that it is not written, somebody else's document was
-        found = get_document(connections, kind, key)
-        following = found.revision + 1 if found else 1
+        following = _revision(get_document(connections, kind, key)) + 1
         if _is_written(connections, Document(kind, key, following, body, now)):
             return following
 
@@ -47,30 +46,32 @@ def delete_document(connections: Connections, kind: str, key: str) -> bool:
 
 def _is_written(connections: Connections, wanted: Document) -> bool:
     """Write a document in place of the revision before it; False if there is another one."""
-    before = wanted.revision - 1
-    place = (connections.place.space, wanted.kind, wanted.key)
-    statement: tuple[str, tuple[object, ...]] = (
-        (_REPLACE, (wanted.revision, wanted.body, wanted.updated_at, *place, before))
-        if before
-        else (_CREATE, (wanted.body, wanted.updated_at, *place))
-    )
     try:
-        return connections.applied([statement])
+        return connections.applied([_writing(connections, wanted)])
     except AmbiguousStoreError as unanswered:
-        return _was_written(connections, wanted, unanswered)
+        found = _settled(connections, wanted)
+        if _revision(found) == wanted.revision - 1:
+            # What was sent may still be on its way. It is sent again: of two that are alike only one is applied.
+            if connections.applied([_writing(connections, wanted)]):
+                return True
+            found = _settled(connections, wanted)
+        if _revision(found) > wanted.revision:
+            raise unanswered  # it may have been there, and have been written over
+        return found == wanted
 
 
-def _was_written(connections: Connections, wanted: Document, unanswered: AmbiguousStoreError) -> bool:
-    """Look for a document that was sent without an answer. The look itself settles whether it is there (CA3)."""
+def _writing(connections: Connections, wanted: Document) -> tuple[str, tuple[object, ...]]:
+    place = (connections.place.space, wanted.kind, wanted.key)
+    if wanted.revision == 1:
+        return _CREATE, (wanted.body, wanted.updated_at, *place)
+    return _REPLACE, (wanted.revision, wanted.body, wanted.updated_at, *place, wanted.revision - 1)
+
+
+def _settled(connections: Connections, wanted: Document) -> Document | None:
+    """The document under that name, after what was begun has come to an end (CA3)."""
     rows = connections.serial_rows(_GET, (connections.place.space, wanted.kind, wanted.key))
-    found = Document(*rows[0]) if rows else None
-    if found == wanted:
-        return True
-    revision = found.revision if found else 0
-    if revision == wanted.revision - 1:
-        raise TransientStoreError(
-            f"a document did not reach {connections.place}, or too late to be written"
-        ) from unanswered
-    if revision == wanted.revision:
-        return False
-    raise unanswered  # it may have been there, and have been written over
+    return Document(*rows[0]) if rows else None
+
+
+def _revision(document: Document | None) -> int:
+    return document.revision if document else 0
