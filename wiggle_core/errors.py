@@ -26,7 +26,7 @@ Callers never see SQL text or a password: the driver's error is kept as `__cause
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from uuid import uuid4
 
 
@@ -101,11 +101,15 @@ class NoLanes(WiggleError):
 
 
 class StaleLanes(WiggleError):
-    """Tasks were placed, or a claim was planned, by lanes that have changed since (N3). Nothing was applied: read the
-    changes and do it again. The engine does, so that its callers never see this."""
+    """Tasks were placed, or a claim was planned, by lanes that have changed since (N3): read the changes and do it again.
+    The engine does, so that its callers never see this.
 
-    def __init__(self) -> None:
+    `done` are the ids of what was applied before that came to light, in stores whose calls are not one transaction.
+    """
+
+    def __init__(self, done: Collection[str] = ()) -> None:
         super().__init__("the lanes of the store changed since they were read")
+        self.done = frozenset(done)
 
 
 class UnknownScheme(WiggleError):

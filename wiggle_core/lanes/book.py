@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TypeVar
 
 from wiggle_core.criteria.evaluate import Evaluable, Matcher, compile_predicate
 from wiggle_core.criteria.tree import Predicate
@@ -18,8 +17,7 @@ from wiggle_core.lanes.heads import open_heads
 from wiggle_core.lanes.matching import LaneIndex
 from wiggle_core.stores.lanes import Head, Lane, LaneChanges, LaneId, LaneState, Placed
 from wiggle_core.stores.store import Route, Store
-
-T = TypeVar("T")
+from wiggle_core.tasks.task import TaskId
 
 PLACEMENTS = 20
 """How often a call places its tasks anew before it gives up. Lanes that change so fast are a fault of somebody's."""
@@ -98,16 +96,19 @@ class LaneBook:
             found = self._matchers[lane.id] = compile_predicate(lane.predicate)
         return found
 
-    def place(self, decide: Callable[[Knowledge], Placed], act: Callable[[Placed], T]) -> T:
-        """Do what makes tasks READY, placed as `decide` says, again and again until the lanes did not change meanwhile.
+    def place(self, decide: Callable[[Knowledge], Placed], act: Callable[[Placed], set[TaskId]]) -> set[TaskId]:
+        """Do what makes tasks READY, placed as `decide` says, again and again until the lanes did not change meanwhile;
+        the tasks of which `act` tells that it was done.
 
         Raises TransientStoreError when they never stop to.
         """
         known = self.known
+        done: set[TaskId] = set()
         for _ in range(PLACEMENTS):
             try:
-                return act(decide(known))
-            except StaleLanes:
+                return done | act(decide(known))
+            except StaleLanes as stale:
+                done |= stale.done
                 known = self.refresh()
         raise TransientStoreError("the lanes of the store change so fast that no task can be placed")
 

@@ -123,11 +123,11 @@ class Replaying:
             ids = [task.id for task in tasks]
             try:
                 inserted = self.store.enqueue(tasks, placed)
-            except StaleLanes:
+            except StaleLanes as stale:
                 known = set(self.store.lookup(ids))
                 if known.issuperset(ids):
                     return known
-                raise
+                raise StaleLanes(stale.done | known) from None
             return inserted | set(self.store.lookup(ids))
 
         return self._try(lambda: self.store.enqueue(tasks, placed), resolve)
@@ -146,12 +146,8 @@ class Replaying:
         def resolve() -> set[TaskId]:
             try:
                 applied = self.store.apply(changes, placed)
-            except StaleLanes:
-                # One transaction: that one of its changes took effect tells that it was applied.
-                found = seen()
-                if found:
-                    return found
-                raise
+            except StaleLanes as stale:
+                raise StaleLanes(stale.done | seen()) from None
             return applied | seen()
 
         return self._try(lambda: self.store.apply(changes, placed), resolve)

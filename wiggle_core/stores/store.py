@@ -238,7 +238,8 @@ class Store(Protocol):
         """Insert READY or SCHEDULED tasks in one transaction; the ids inserted now.
 
         An id that is live, or in history, is left alone (L4); so is the second of two alike in one call. Raises
-        StaleLanes, with nothing inserted, when a task is READY and the epoch is another (N3).
+        StaleLanes, with nothing inserted, when a task is READY and the epoch is another (N3). A store that has no
+        transaction over several tasks inserts each whole, and tells of those inserted by then (`StaleLanes.done`).
         """
         ...
 
