@@ -101,8 +101,8 @@ class NoLanes(WiggleError):
 
 
 class StaleLanes(WiggleError):
-    """Tasks were placed, or a claim was planned, by lanes that have changed since (N3): read the changes and do it again.
-    The engine does, so that its callers never see this.
+    """Tasks were placed, or a claim was planned, by lanes that have changed since (N3): read the changes, and do it
+    again. The engine does, so that its callers never see this.
 
     `done` are the ids of what was applied before that came to light, in stores whose calls are not one transaction.
     """

@@ -260,7 +260,8 @@ class Store(Protocol):
     def apply(self, changes: Sequence[Change], placed: Placed = NO_LANES) -> set[TaskId]:
         """Apply guarded changes in one transaction, in id order (L7); the ids of those that took effect.
 
-        Raises StaleLanes, with nothing applied, when a change may make its task READY and the epoch is another (N3).
+        Raises StaleLanes, with nothing applied, when a change may make its task READY and the epoch is another (N3);
+        without a transaction over several tasks, as in `enqueue`.
         """
         ...
 
