@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.servers.cassandra import running_cassandra
 from tests.servers.finding import Unavailable, skip_or_fail
 from tests.servers.mariadb import running_mariadb
 from tests.servers.mysql import running_mysql
@@ -57,3 +58,13 @@ def mariadb_url() -> Iterator[str]:
 def mysql_like_url(request: pytest.FixtureRequest) -> str:
     """The URL of a server of either product: what asks for it runs on both."""
     return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(scope="session")
+def cassandra_url() -> Iterator[str]:
+    """The URL of a Cassandra node, whose user may make keyspaces. The one that it names is not there."""
+    try:
+        with running_cassandra() as url:
+            yield url
+    except Unavailable as reason:
+        skip_or_fail("Cassandra", reason)

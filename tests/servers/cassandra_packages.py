@@ -1,0 +1,104 @@
+"""Cassandra from Maven: downloaded once into the cache, since no distribution has a package. Nothing is installed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.servers.finding import Unavailable
+from tests.servers.mysql_packages import CACHE, cache_folder
+from tests.servers.processes import as_unprivileged
+
+VERSION = "5.0.5"
+VARIABLE = "WIGGLE_TEST_CASSANDRA_URL"
+
+JAVA = (11, 17)
+"""The versions of Java that Cassandra 5.0 runs on."""
+
+_OTHERWISE = f"set {VARIABLE}, run Docker, or install"
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>wiggle</groupId><artifactId>fetch</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies><dependency>
+    <groupId>org.apache.cassandra</groupId><artifactId>cassandra-all</artifactId><version>{VERSION}</version>
+  </dependency></dependencies>
+</project>
+"""
+
+
+def cached_jars() -> Path:
+    """The folder of Cassandra's jars, fetched first if the cache does not have them (66 MB). Raises Unavailable."""
+    cache = cache_folder()
+    jars = cache / f"cassandra-{VERSION}"
+    if not jars.exists():
+        with _locked(cache):
+            if not jars.exists():  # another process may have fetched them meanwhile
+                _fetch(jars)
+    if subprocess.run([*as_unprivileged(), "test", "-x", jars], check=False).returncode:
+        raise Unavailable(f"the server's user cannot enter {cache}: name another folder in {CACHE}")
+    return jars
+
+
+def java() -> str:
+    """A Java that Cassandra runs on: that of JAVA_HOME, of the PATH, or one beside it. Raises Unavailable."""
+    homes = [os.environ["JAVA_HOME"]] if os.environ.get("JAVA_HOME") else []
+    beside = sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
+    for each in (*(f"{home}/bin/java" for home in homes), shutil.which("java"), *map(str, beside)):
+        if each and _version(each) in JAVA:
+            return each
+    raise Unavailable(f"{_OTHERWISE} Java 17, as Debian's package openjdk-17-jre-headless")
+
+
+def _version(program: str) -> int | None:
+    try:
+        asked = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    found = re.search(r'version "(\d+)', asked.stderr)
+    return int(found[1]) if found else None
+
+
+@contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    try:
+        cache.mkdir(mode=0o755, parents=True, exist_ok=True)
+        file = (cache / "cassandra.lock").open("w")
+    except OSError as error:
+        raise Unavailable(f"no cache for Cassandra: {error}; name another folder in {CACHE}") from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(jars: Path) -> None:
+    """Download beside the place where they will be, which gets all of them or none. Maven's own repository is in the
+    same folder: nothing stays in the home of whoever runs this."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable(f"{_OTHERWISE} Maven, which fetches Cassandra: Debian's package maven")
+    for killed in jars.parent.glob("fetch-cassandra-*"):  # we have the lock, so nobody is at it
+        shutil.rmtree(killed, ignore_errors=True)
+    with TemporaryDirectory(prefix="fetch-cassandra-", dir=jars.parent) as name:
+        folder = Path(name)
+        new = folder / "jars"
+        (folder / "pom.xml").write_text(_POM)
+        goal = (
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={new}",
+            f"-Dmaven.repo.local={folder / 'repository'}",
+        )
+        ran = subprocess.run([maven, "-q", "-B", *goal], cwd=folder, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise Unavailable(f"Cassandra from Maven: {maven} failed: {(ran.stdout + ran.stderr).strip()[:500]}")
+        new.chmod(0o755)
+        for each in new.iterdir():
+            each.chmod(0o644)
+        new.rename(jars)
