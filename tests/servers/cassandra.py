@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.servers.cassandra_node import LocalCassandra
-from tests.servers.cassandra_packages import VARIABLE, VERSION, cached_jars, java
+from tests.servers.cassandra_packages import VERSION, cached_jars, java
 from tests.servers.finding import Unavailable, docker_answers
 
+VARIABLE = "WIGGLE_TEST_CASSANDRA_URL"
 IMAGE = "cassandra:5.0"
 
 

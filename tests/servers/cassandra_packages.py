@@ -17,12 +17,11 @@ from tests.servers.mysql_packages import CACHE, cache_folder
 from tests.servers.processes import as_unprivileged
 
 VERSION = "5.0.5"
-VARIABLE = "WIGGLE_TEST_CASSANDRA_URL"
 
 JAVA = (11, 17)
 """The versions of Java that Cassandra 5.0 runs on."""
 
-_OTHERWISE = f"set {VARIABLE}, run Docker, or install"
+_OTHERWISE = "set WIGGLE_TEST_CASSANDRA_URL, run Docker, or install"
 _POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>wiggle</groupId><artifactId>fetch</artifactId><version>1</version>
