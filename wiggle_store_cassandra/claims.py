@@ -1,0 +1,226 @@
+"""Claims: read candidates shard by shard, let the core's evaluator decide, and take them by one conditional batch a
+shard (CA2, CA6).
+
+A claim looks at some shards, in an order of chance, and takes what comes first from the one whose first task is first.
+Only when these have too little does it look at all others. Within a shard the order is exact (O1).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import merge
+from itertools import islice
+from threading import Lock
+from uuid import UUID
+
+from wiggle_core.criteria.evaluate import Matcher, compile_predicate
+from wiggle_core.criteria.tree import TRUE, Predicate
+from wiggle_core.errors import StaleLanes
+from wiggle_core.stores.lanes import LaneState
+from wiggle_core.stores.store import ClaimRequest, Route
+from wiggle_core.tasks.task import OrderKey, State, TaskRecord
+from wiggle_store_cassandra.book import Book
+from wiggle_store_cassandra.reading import Reading, Wanted, begin
+from wiggle_store_cassandra.rows import Stored, become, read_body, updated
+from wiggle_store_cassandra.shards import Shards, Write
+
+PEEKED = 4
+"""How many shards a claim looks at before it takes the best: more of them order better, and cost more to read."""
+ROWS_A_SHARD = 2_000
+"""How many rows that do not match one claim passes by in a shard. The next one by the same predicate goes on there."""
+PAGE = 200
+"""How many rows are read at once where not all match."""
+TAKES = 10
+"""How often a claim tries to take from a shard what others were quicker to take."""
+CURSORS = 10_000
+"""How many places are kept where claims go on, before all are forgotten."""
+
+
+@lru_cache(maxsize=1024)
+def matcher(predicate: Predicate) -> Matcher:
+    """The compiled predicate."""
+    return compile_predicate(predicate)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A READY task that matches, by what the shard had when it was read."""
+
+    key: OrderKey
+    number: int
+    route: Route
+    version: UUID
+
+
+class Claiming:
+    """Claims of one store. Thread-safe."""
+
+    def __init__(self, shards: Shards, book: Book) -> None:
+        self._shards = shards
+        self._book = book
+        self._lock = Lock()
+        self._cursors: dict[tuple[int, str, Predicate], OrderKey] = {}
+
+    def claim(self, now: int, request: ClaimRequest) -> list[TaskRecord]:
+        """Lease the first READY tasks that match. Raises StaleLanes, StoreError."""
+        goes_on = any(self._cursor(number, route) for number in range(self._shards.count) for route in request.routes)
+        claimed = self._claim(now, request)
+        # What came before the place where it went on has not been looked at, and may be all there is.
+        return self._claim(now, request) if goes_on and not claimed else claimed
+
+    def _claim(self, now: int, request: ClaimRequest) -> list[TaskRecord]:
+        numbers = random.sample(range(self._shards.count), self._shards.count)
+        claimed: list[TaskRecord] = []
+        is_checked = not any(route.lanes for route in request.routes)
+        for part in (numbers[:PEEKED], numbers[PEEKED:]):
+            left = part
+            for _ in range(TAKES):
+                wanted = request.limit - len(claimed)
+                if not wanted or not left:
+                    break
+                found = self._candidates(left, request.routes, wanted)
+                if not is_checked:
+                    # Behind the reading of their rows, so that rows which are being cleared are no empty lane (N3).
+                    self._require_open(request.routes)
+                    is_checked = True
+                taken = self._take(now, request, _picked(found, wanted))
+                claimed += taken
+                ids = {task.id for task in taken}
+                # Where all that was found was got, there is no more; where others were quicker, there may be.
+                left = [number for number, part in found.items() if not ids.issuperset(each.key.id for each in part)]
+        return sorted(claimed, key=lambda task: task.order_key)
+
+    def _require_open(self, routes: Sequence[Route]) -> None:
+        lanes = {lane for route in routes for lane in route.lanes}
+        found = self._book.some(lanes)
+        if any(each not in found or found[each].lane.state is not LaneState.OPEN for each in lanes):
+            raise StaleLanes
+
+    # Candidates
+
+    def candidates(self, route: Route, limit: int) -> int:
+        """How many tasks a claim by a route finds in the shards that it looks at first; none is leased."""
+        numbers = random.sample(range(self._shards.count), min(PEEKED, self._shards.count))
+        return sum(map(len, self._candidates(numbers, [route], limit).values()))
+
+    def _candidates(self, numbers: Sequence[int], routes: Sequence[Route], limit: int) -> dict[int, list[Candidate]]:
+        """The first that match in each of these shards, at most `limit` of each."""
+        asked = {
+            (number, route): Wanted(number, route.queue, route.lane, self._cursor(number, route))
+            for number in numbers
+            for route in routes
+        }
+        is_exact = all(route.lane is not None or route.predicate == TRUE for route in routes)
+        readings = begin(self._shards, list(asked.values()), limit if is_exact else max(limit, PAGE))
+        found: dict[int, list[Candidate]] = {}
+        for number in numbers:
+            streams = [
+                self._matching(readings[asked[number, route]], route)
+                for route in routes
+                if asked[number, route] in readings
+            ]
+            found[number] = list(islice(merge(*streams, key=lambda each: each.key), limit))
+        return found
+
+    def _matching(self, reading: Reading, route: Route) -> Iterator[Candidate]:
+        if route.lane is not None or route.predicate == TRUE:
+            for _, key, (_, version, _) in reading.rows():
+                yield Candidate(key, reading.number, route, version)
+            return
+        is_match, passed, last = matcher(route.predicate), 0, None
+        for _, key, row in reading.rows():
+            last = key
+            _, version, body = row
+            if is_match(read_body(version, body).task):
+                yield Candidate(key, reading.number, route, version)
+            else:
+                passed += 1
+                if passed >= ROWS_A_SHARD:
+                    break
+        else:
+            last = None
+        self._go_on(reading.number, route, last)
+
+    def _cursor(self, number: int, route: Route) -> OrderKey | None:
+        return None if route.lane is not None else self._cursors.get((number, route.queue, route.predicate))
+
+    def _go_on(self, number: int, route: Route, last: OrderKey | None) -> None:
+        """Where the next claim by this predicate begins: behind what this one passed by, or at the beginning."""
+        place = number, route.queue, route.predicate
+        with self._lock:
+            if last is None:
+                self._cursors.pop(place, None)
+                return
+            if len(self._cursors) >= CURSORS:
+                self._cursors.clear()
+            self._cursors[place] = last
+
+    # Taking
+
+    def _take(self, now: int, request: ClaimRequest, picked: dict[int, list[Candidate]]) -> list[TaskRecord]:
+        """Lease candidates, side by side in their shards; those that nobody else took or changed before."""
+        shards = self._shards
+        claimed: list[TaskRecord] = []
+        left = dict(picked)
+        for _ in range(TAKES):
+            if not left:
+                break
+            tasks = shards.tasks([each.key.id for part in left.values() for each in part], whole=True)
+            turns = {
+                number: [
+                    (tasks[each.key.id], _leased(tasks[each.key.id], request, now, shards.statics(number).mark))
+                    for each in part
+                    if _is_there(tasks.get(each.key.id), each)
+                ]
+                for number, part in left.items()
+            }
+            turns = {number: turn for number, turn in turns.items() if turn}
+            writes = [self._write(number, turn) for number, turn in turns.items()]
+            outcomes = dict(zip(turns, shards.write(writes), strict=True))
+            for number in [number for number, is_done in outcomes.items() if is_done]:
+                claimed += [new.task for _, new in turns[number]]
+                for old, _ in turns[number]:
+                    shards.note_taken(number, old.task.queue, [old.generation])
+            failed = [number for number, is_done in outcomes.items() if not is_done]
+            if failed:
+                shards.reread(failed)
+            left = {number: left[number] for number in failed}
+        return claimed
+
+    def _write(self, number: int, turn: Sequence[tuple[Stored, Stored]]) -> Write:
+        shards = self._shards
+        statements = [shards.guard(number, mark=shards.statics(number).mark)]
+        statements += [each for old, new in turn for each in updated(shards.space, number, old, new)]
+        return Write(number, statements, *turn[0])
+
+
+def _picked(found: dict[int, list[Candidate]], limit: int) -> dict[int, list[Candidate]]:
+    """What to take from which shard: all from the one whose first comes first, as far as that goes."""
+    picked: dict[int, list[Candidate]] = {}
+    for number in sorted((each for each in found if found[each]), key=lambda each: found[each][0].key):
+        picked[number] = found[number][:limit]
+        limit -= len(picked[number])
+        if not limit:
+            break
+    return picked
+
+
+def _is_there(stored: Stored | None, found: Candidate) -> bool:
+    """Whether a task is READY and matches still: what changed since it was found is looked at anew (O4)."""
+    if stored is None or stored.task.state is not State.READY:
+        return False
+    if stored.version == found.version:
+        return True
+    route = found.route
+    return stored.task.queue == route.queue and (
+        matcher(route.predicate)(stored.task) if route.lane is None else route.lane in stored.lanes
+    )
+
+
+def _leased(old: Stored, request: ClaimRequest, now: int, mark: int) -> Stored:
+    until = now + request.ttl
+    task = replace(old.task, state=State.RUNNING, owner=request.owner, token=request.token, lease_until=until)
+    return become(old, task, due=max(until, mark))

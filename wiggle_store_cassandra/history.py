@@ -1,0 +1,151 @@
+"""History: settled tasks, out of the shards that claims read (L5).
+
+A task is settled in its shard, by one conditional batch, and moved here some time later, many at once: first written
+here, then deleted there. A crash in between leaves it in both places, and the next move goes on; whoever asks looks at
+the shard first. A row here is written once and deleted once, so that no two writers ever disagree about one (CA4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from wiggle_core.tasks.task import TaskId
+from wiggle_store_cassandra.connections import Row
+from wiggle_store_cassandra.order import Kind, of_number
+from wiggle_store_cassandra.rows import Statement, Stored, deleted, read_body, read_id, write_body
+from wiggle_store_cassandra.shards import Shards, Write
+
+MOVED_AT_ONCE = 100
+HOUR_MICROS = 3_600_000_000
+
+_ID = "WHERE space = ? AND id = ?"
+_KEEP = """
+    INSERT INTO $history (space, id, version, settled_at, number, hour, body, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_LOG = "INSERT INTO $settled (space, number, hour, settled_at, version, id, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_LOG_HOUR = "INSERT INTO $settled_hour (space, hour, number) VALUES (?, ?, ?)"
+_KNOWN = f"SELECT id FROM $history {_ID} LIMIT 1"
+_GET = f"SELECT version, body, payload, settled_at, number, hour FROM $history {_ID}"
+_FORGET = f"DELETE FROM $history {_ID} AND version = ?"
+_FORGET_LOG = "DELETE FROM $settled WHERE space = ? AND number = ? AND hour = ? AND settled_at = ? AND version = ?"
+_HOURS = "SELECT hour, number FROM $settled_hour WHERE space = ?"
+_HOUR = "SELECT version, body, settled_at, id FROM $settled WHERE space = ? AND number = ? AND hour = ?"
+_FORGET_HOUR = "DELETE FROM $settled_hour WHERE space = ? AND hour = ? AND number = ?"
+_DROP_HOUR = "DELETE FROM $settled WHERE space = ? AND number = ? AND hour = ?"
+_SETTLED = f"""
+    SELECT place FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.SETTLED:d} AND place >= ? LIMIT ?
+"""
+
+
+class Kept:
+    """A settled task in history, and where the rows about it are."""
+
+    __slots__ = ("hour", "number", "settled_at", "stored")
+
+    def __init__(self, row: Row) -> None:
+        version, body, payload, self.settled_at, self.number, self.hour = row
+        self.stored = read_body(version, body, payload)
+
+    def forgotten(self, space: str) -> list[Statement]:
+        """The statements that delete it."""
+        task_id, version = self.stored.task.id, self.stored.version
+        return [
+            (_FORGET_LOG, (space, self.number, self.hour, self.settled_at, version)),
+            (_FORGET, (space, task_id, version)),
+        ]
+
+
+def known(shards: Shards, ids: Sequence[TaskId]) -> set[TaskId]:
+    """Those of these ids that are in history."""
+    answers = shards.connections.many([(_KNOWN, (shards.space, each)) for each in ids])
+    return {each for each, rows in zip(ids, answers, strict=True) if rows}
+
+
+def get(shards: Shards, ids: Sequence[TaskId]) -> dict[TaskId, Kept]:
+    """The last run of each of these tasks, as far as it is in history."""
+    answers = shards.connections.many([(_GET, (shards.space, each)) for each in ids])
+    found = ((each, [Kept(row) for row in rows]) for each, rows in zip(ids, answers, strict=True) if rows)
+    return {each: max(rows, key=lambda kept: kept.settled_at) for each, rows in found}
+
+
+# Moving
+
+
+def move(shards: Shards, now: int, numbers: Sequence[int]) -> int:
+    """Move settled tasks of these shards into history, some of each; how many."""
+    begins = [of_number(shards.statics(number).mark) for number in numbers]
+    asks = [
+        (_SETTLED, (shards.space, number, begin, MOVED_AT_ONCE)) for number, begin in zip(numbers, begins, strict=True)
+    ]
+    places = zip(numbers, shards.connections.many(asks), strict=True)
+    settled = {number: [read_id(Kind.SETTLED, place) for (place,) in rows] for number, rows in places if rows}
+    shards.reread(list(settled))
+    tasks = shards.tasks([each for ids in settled.values() for each in ids], whole=True)
+    hour = now // HOUR_MICROS
+    writes, kept = [], []
+    for number, ids in settled.items():
+        # A row beside a task is written and deleted with it, so that the task is settled if it is still there.
+        stored = [tasks[each] for each in ids if each in tasks and tasks[each].task.finished_at is not None]
+        if not stored:
+            continue
+        kept += [(_LOG_HOUR, (shards.space, hour, number)), *_kept(shards.space, number, hour, stored)]
+        gone = [each for old in stored for each in deleted(shards.space, number, old)]
+        writes.append(Write(number, [shards.next_moved(number), *gone], stored[0], None))
+    if not writes:
+        return 0
+    shards.connections.write(kept)
+    outcomes = shards.write(writes)
+    shards.reread([write.number for write in writes])
+    return sum(len(settled[write.number]) for write, is_done in zip(writes, outcomes, strict=True) if is_done)
+
+
+def _kept(space: str, number: int, hour: int, tasks: Sequence[Stored]) -> Iterator[Statement]:
+    for each in tasks:
+        at, body = each.task.finished_at, write_body(each)
+        yield _KEEP, (space, each.task.id, each.version, at, number, hour, body, each.task.payload)
+        yield _LOG, (space, number, hour, at, each.version, each.task.id, body)
+
+
+def move_all(shards: Shards, now: int) -> None:
+    """Move whatever is settled by now."""
+    numbers = list(range(shards.count))
+    while move(shards, now, numbers):
+        pass
+
+
+# All of it
+
+
+def each_settled(shards: Shards) -> Iterator[Stored]:
+    """Every task in history, payloads left out; those among them that were revived, too."""
+    for hour, number in _hours(shards):
+        for version, body, _, _ in shards.connections.rows(_HOUR, (shards.space, number, hour)):
+            yield read_body(version, body)
+
+
+def _hours(shards: Shards) -> list[tuple[int, int]]:
+    return sorted((hour, number) for hour, number in shards.connections.rows(_HOURS, (shards.space,)))
+
+
+def purge(shards: Shards, now: int, before: int, limit: int) -> int:
+    """Forget at most `limit` tasks that were settled before an instant, longest settled first within an hour."""
+    move_all(shards, now)
+    forgotten = 0
+    for hour, number in _hours(shards):
+        if forgotten == limit or hour > before // HOUR_MICROS + 1:
+            break
+        rows = shards.connections.rows(_HOUR, (shards.space, number, hour))
+        old = [row for row in rows if row[2] < before][: limit - forgotten]
+        shards.connections.write([each for row in old for each in _forgotten(shards.space, number, hour, row)])
+        forgotten += len(old)
+        if len(old) == len(rows) and hour < now // HOUR_MICROS - 1:
+            # Nothing is written into an hour that is over for so long: whoever moves tasks names the present one.
+            shards.connections.write([(_DROP_HOUR, (shards.space, number, hour))])
+            shards.connections.write([(_FORGET_HOUR, (shards.space, hour, number))])
+    return forgotten
+
+
+def _forgotten(space: str, number: int, hour: int, row: Row) -> Iterator[Statement]:
+    version, _, settled_at, task_id = row
+    yield _FORGET_LOG, (space, number, hour, settled_at, version)
+    yield _FORGET, (space, task_id, version)
