@@ -114,7 +114,7 @@ def read_url(url: URL) -> Place:
     space = options.get("space", OPTIONS["space"])
     if not _SPACE.fullmatch(space):
         raise InvalidStoreUrl(f"space={space[:60]!r}: letters, digits and _ are expected, 48 at most")
-    if url.username is None and url.password is not None:
+    if not url.username and url.password is not None:
         raise InvalidStoreUrl("a password without a user: user:password@host is expected")
     hosts = _hosts(url)
     return Place(
@@ -124,7 +124,7 @@ def read_url(url: URL) -> Place:
         port=_port(url),
         space=space,
         local_dc=_datacenter("local_dc", options["local_dc"]) if "local_dc" in options else None,
-        username=url.username,
+        username=url.username or None,
         password=_password(url),
         shards=_whole(options, "shards", 1, 1024),
         replication=_replication(options),
@@ -164,7 +164,7 @@ def _shown(url: URL) -> str:
 
 
 def _password(url: URL) -> str:
-    if url.username is None:
+    if not url.username:
         return ""
     return str(url.password) if url.password is not None else os.environ.get(PASSWORD_VARIABLE, "")
 
