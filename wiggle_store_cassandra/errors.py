@@ -89,7 +89,7 @@ _SCHEMA = re.compile(
     r"|undefined (column )?name|unknown identifier|keyspace '\S+' does not exist",
     re.IGNORECASE,
 )
-_LARGE = re.compile(r"batch too large|oversized mutation|mutation of \d+ bytes is too large", re.IGNORECASE)
+_LARGE = re.compile(r"exceeds allowed maximum|batch too large|oversized mutation|bytes is too large", re.IGNORECASE)
 _UNREADY_LOGIN = re.compile(r"unable to perform|cannot achieve consistency|timed out", re.IGNORECASE)
 
 _NO_LOGIN = (
@@ -174,14 +174,14 @@ def _refused(place: Place, reason: Exception) -> StoreError:
     if isinstance(reason, RequestValidationException):
         return _invalid(place, reason)
     # The driver makes another error out of one of TLS, and keeps its text only.
-    if isinstance(reason, OSError) and "SSL" in str(reason):
+    if isinstance(reason, OSError) and "[SSL" in str(reason):
         return PermanentStoreError(_NO_TLS.format(place))
     if isinstance(reason, (ConnectionBusy, NoConnectionsAvailable)):
         return TransientStoreError(_BUSY.format(place))
     if isinstance(reason, ProtocolError):
         return PermanentStoreError(f"what answers in the place of {place} cannot be understood: check hosts and port")
     if isinstance(reason, OperationTimedOut):
-        hint = "with TLS alone, as it may be, `?ssl=true`" if place.tls is None else "without TLS, as it may be"
+        hint = "it may take TLS alone, `?ssl=true`" if place.tls is None else "it may have no TLS"
         return TransientStoreError(f"{_UNREACHED.format(place)}. It did not answer in time: {hint}")
     if isinstance(reason, ErrorMessage):
         return _by_code(place, reason, is_change=False)
@@ -205,8 +205,8 @@ def _invalid(place: Place, error: Exception) -> StoreError:
         return SchemaError(f"the tables of {place} are missing or not as expected: run `{command}`")
     if _LARGE.search(text):
         return PermanentStoreError(
-            f"a change is larger than {place} takes: raise batch_size_fail_threshold and commitlog_segment_size there, "
-            "or give payloads of less"
+            f"a change is larger than {place} takes: raise native_transport_max_message_size, commitlog_segment_size "
+            "and batch_size_fail_threshold there, or give payloads of less"
         )
     if "guardrail" in text.lower():
         return PermanentStoreError(f"a guardrail of {place} forbids the work: see guardrails in its cassandra.yaml")

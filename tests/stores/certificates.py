@@ -9,11 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
-
-PASSWORD = "wiggle"
-"""Of a key store: Java wants one."""
 
 
 class Authority:
@@ -36,14 +32,6 @@ class Authority:
             )
         )
         return files
-
-    def key_store(self, file: Path, address: str) -> None:
-        """A new certificate for an address, as Java takes it."""
-        key, certificate = self._new(address)
-        encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
-        file.write_bytes(
-            pkcs12.serialize_key_and_certificates(b"node", key, certificate, [self._certificate], encryption)
-        )
 
     def _new(self, address: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
         key = ec.generate_private_key(ec.SECP256R1())
