@@ -26,7 +26,7 @@ CLOSED_KEPT = 1_000
 """How many closed lanes are remembered for those who knew them."""
 
 _NUMBERS = "epoch, revision, last_id, forgotten"
-_READ_NUMBERS = f"SELECT {_NUMBERS} FROM $lane WHERE space = ? LIMIT 1"
+_READ_NUMBERS = f"SELECT {_NUMBERS}, version FROM $lane WHERE space = ? AND id = 0"
 _READ = f"SELECT {_NUMBERS}, id, version, body FROM $lane WHERE space = ?"
 _SOME = "SELECT id, version, body FROM $lane WHERE space = ? AND id IN ?"
 _SET_NUMBERS = """
@@ -38,7 +38,8 @@ _NOTE = "UPDATE $lane SET version = ?, body = ? WHERE space = ? AND id = ? IF ve
 
 
 class Numbers(NamedTuple):
-    """What tells changes of lanes apart. Until `forgotten`, some lanes that closed are not known any more."""
+    """What tells changes of lanes apart. They stand beside a row without a lane, 0, which is always there. Until
+    `forgotten`, some lanes that closed are not known any more."""
 
     epoch: int
     revision: int
@@ -108,7 +109,7 @@ class Book:
     def numbers(self) -> Numbers:
         """The numbers as they are now."""
         rows = self._connections.rows(_READ_NUMBERS, (self._space,))
-        return Numbers(*rows[0]) if rows else Numbers(0, 0, 0, 0)
+        return Numbers(*rows[0][:4])
 
     def require_epoch(self, epoch: int) -> None:
         """Raise StaleLanes unless this is the present epoch (N3)."""
@@ -118,8 +119,8 @@ class Book:
     def read(self) -> tuple[Numbers, dict[LaneId, Entry]]:
         """Everything, as of one time."""
         rows = self._connections.rows(_READ, (self._space,))
-        numbers = Numbers(*rows[0][:4]) if rows else Numbers(0, 0, 0, 0)
-        entries = (_read_entry(*row[4:]) for row in rows if row[4] is not None)
+        numbers = Numbers(*rows[0][:4])
+        entries = (_read_entry(*row[4:]) for row in rows if row[5] is not None)
         return numbers, {each.lane.id: each for each in entries}
 
     def some(self, ids: Collection[LaneId]) -> dict[LaneId, Entry]:

@@ -16,7 +16,7 @@ from wiggle_core.stores.store import Change, Revive, change_id
 from wiggle_core.tasks.task import SETTLED, Lease, State, TaskId, TaskRecord
 from wiggle_store_cassandra import history
 from wiggle_store_cassandra.book import Book
-from wiggle_store_cassandra.enqueueing import Inserting, Wanted, catch_up, next_ready_no
+from wiggle_store_cassandra.enqueueing import Inserting, Wanted, catch_up, next_ready_no, told_whole
 from wiggle_store_cassandra.rows import Statement, Stored, become, new_version, updated
 from wiggle_store_cassandra.shards import TRIES, Shards, Statics, Write
 
@@ -67,6 +67,11 @@ class Applying:
         """Apply guarded changes; the ids of those that took effect. Raises StaleLanes."""
         if any(map(makes_ready, changes)):
             self._book.require_epoch(self._placed.epoch)
+        with told_whole(self.done):
+            self._apply_all(changes)
+        return self.done
+
+    def _apply_all(self, changes: Sequence[Change]) -> None:
         left = list(enumerate(changes))
         while left:  # once, unless two of them are about one task
             first: dict[TaskId, tuple[int, Change]] = {}
@@ -78,7 +83,6 @@ class Applying:
                     first[change_id(change)] = (index, change)
             self._apply(first)
             left = later
-        return self.done
 
     def _apply(self, changes: dict[TaskId, tuple[int, Change]]) -> None:
         shards, left = self._shards, dict(changes)

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from wiggle_core.criteria.evaluate import Matcher, compile_predicate
 from wiggle_core.criteria.tree import TRUE, Predicate
-from wiggle_core.errors import StaleLanes
+from wiggle_core.errors import StaleLanes, TransientStoreError
 from wiggle_core.stores.lanes import LaneState
 from wiggle_core.stores.store import ClaimRequest, Route
 from wiggle_core.tasks.task import OrderKey, State, TaskRecord
@@ -81,17 +81,21 @@ class Claiming:
                 wanted = request.limit - len(claimed)
                 if not wanted or not left:
                     break
-                found = self._candidates(left, request.routes, wanted)
-                if not is_checked:
-                    # Behind the reading of their rows, so that rows which are being cleared are no empty lane (N3).
-                    self._require_open(request.routes)
-                    is_checked = True
-                taken = self._take(now, request, _picked(found, wanted))
-                claimed += taken
-                ids = {task.id for task in taken}
+                try:
+                    found = self._candidates(left, request.routes, wanted)
+                    if not is_checked:
+                        # Behind the reading of their rows, so that rows which are being cleared are no empty lane (N3).
+                        self._require_open(request.routes)
+                        is_checked = True
+                    self._take(now, request, _picked(found, wanted), claimed)
+                except TransientStoreError:
+                    if not claimed:
+                        raise
+                    return _in_order(claimed)  # a replay would claim others beside them (O2)
+                ids = {task.id for task in claimed}
                 # Where all that was found was got, there is no more; where others were quicker, there may be.
                 left = [number for number, part in found.items() if not ids.issuperset(each.key.id for each in part)]
-        return sorted(claimed, key=lambda task: task.order_key)
+        return _in_order(claimed)
 
     def _require_open(self, routes: Sequence[Route]) -> None:
         lanes = {lane for route in routes for lane in route.lanes}
@@ -160,10 +164,12 @@ class Claiming:
 
     # Taking
 
-    def _take(self, now: int, request: ClaimRequest, picked: dict[int, list[Candidate]]) -> list[TaskRecord]:
-        """Lease candidates, side by side in their shards; those that nobody else took or changed before."""
+    def _take(
+        self, now: int, request: ClaimRequest, picked: dict[int, list[Candidate]], claimed: list[TaskRecord]
+    ) -> None:
+        """Lease candidates, side by side in their shards, and add them to what is claimed: those that nobody else took
+        or changed before."""
         shards = self._shards
-        claimed: list[TaskRecord] = []
         left = dict(picked)
         for _ in range(TAKES):
             if not left:
@@ -188,13 +194,16 @@ class Claiming:
             if failed:
                 shards.reread(failed)
             left = {number: left[number] for number in failed}
-        return claimed
 
     def _write(self, number: int, turn: Sequence[tuple[Stored, Stored]]) -> Write:
         shards = self._shards
         statements = [shards.guard(number, mark=shards.statics(number).mark)]
         statements += [each for old, new in turn for each in updated(shards.space, number, old, new)]
         return Write(number, statements, *turn[0])
+
+
+def _in_order(claimed: list[TaskRecord]) -> list[TaskRecord]:
+    return sorted(claimed, key=lambda task: task.order_key)
 
 
 def _picked(found: dict[int, list[Candidate]], limit: int) -> dict[int, list[Candidate]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import time_ns
 
-from wiggle_core.errors import StaleLanes, TransientStoreError
+from wiggle_core.errors import AmbiguousStoreError, StaleLanes, TransientStoreError
 from wiggle_core.stores.lanes import LaneId, Placed
 from wiggle_core.tasks.task import State, TaskId, TaskRecord
 from wiggle_store_cassandra import history
@@ -42,7 +43,20 @@ def enqueue(shards: Shards, book: Book, tasks: Sequence[TaskRecord], placed: Pla
         wanted.setdefault(task.id, Wanted(task, placed.of(index)))
     if any(each.is_ready for each in wanted.values()):
         book.require_epoch(placed.epoch)
-    return Inserting(shards, placed.epoch, set()).insert(list(wanted.values()))
+    done: set[TaskId] = set()
+    with told_whole(done):
+        return Inserting(shards, placed.epoch, done).insert(list(wanted.values()))
+
+
+@contextmanager
+def told_whole(done: Collection[TaskId]) -> Iterator[None]:
+    """Raise AmbiguousStoreError in place of TRANSIENT where something has been done."""
+    try:
+        yield
+    except TransientStoreError as error:
+        if done:
+            raise AmbiguousStoreError("a part of what was to be done is done, and a part is not") from error
+        raise
 
 
 def next_ready_no(last: int = 0) -> int:

@@ -18,6 +18,9 @@ _KEY = slice(0, 4), slice(4, 12), slice(12, 20)
 class Kind(IntEnum):
     """What a row of a shard is. The numbers are stored."""
 
+    SHARD = -1
+    """Always there, and first: whoever asks for statics alone makes Cassandra look for the first row that lives."""
+
     TASK = 0
     """The task itself, at its id. The row that every change is conditional on."""
     READY = 1

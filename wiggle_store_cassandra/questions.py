@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge, nsmallest
 from itertools import chain, islice
+from typing import TypeVar
 from uuid import UUID
 
 from wiggle_core.criteria.evaluate import compile_predicate
@@ -20,12 +21,17 @@ from wiggle_store_cassandra.reading import Reading, Wanted, begin
 from wiggle_store_cassandra.rows import Statement, Stored, read_body
 from wiggle_store_cassandra.shards import Shards
 
+T = TypeVar("T")
+
 RESERVATION_MICROS = 5_000_000
 """How long `due` keeps what it returned from other callers."""
 MARK_MARGIN_MICROS = 60_000_000
 """How far behind the present the mark of a shard stays, and by how much at least it moves."""
 PAGE = 1_000
 READ_AT_ONCE = 200
+LOOKS = 3
+"""How often to look for tasks of several states: one that is missed each time has moved three times meanwhile, each in
+the moment between two questions."""
 
 _QUEUES = f"SELECT place FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.QUEUE:d}"
 _TIMES = """
@@ -37,7 +43,6 @@ _RESERVE = """
     UPDATE $shard SET reserved_at = ? WHERE space = ? AND number = ? AND kind = ? AND place = ?
     IF version = ? AND reserved_at = ?
 """
-_TASKS = f"SELECT version, body FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.TASK:d}"
 _EVER = b"\xff" * 9
 _BY_TIME = {State.SCHEDULED: Kind.SCHEDULED, State.RUNNING: Kind.LEASED, **dict.fromkeys(SETTLED, Kind.SETTLED)}
 
@@ -174,7 +179,12 @@ def _kept(shards: Shards, ids: Sequence[TaskId]) -> dict[TaskId, TaskRecord]:
 
 def leased(shards: Shards, token: str) -> list[TaskRecord]:
     """The tasks RUNNING under a token, in claim order (L6)."""
-    found = [each.task.id for each in _timed(shards, Kind.LEASED) if is_leased(each.task, token)]
+    found = [
+        each.task.id
+        for part in _parts(_timed(shards, [Kind.LEASED]))
+        for each in shards.tasks(part).values()
+        if is_leased(each.task, token)
+    ]
     held = (each.task for each in shards.tasks(found, whole=True).values())
     return sorted((task for task in held if is_leased(task, token)), key=_key)
 
@@ -189,15 +199,15 @@ def find(
     if set(states) == {State.READY}:
         page = list(islice(_ready(shards, route, after, limit), limit))
     else:
-        found = (task for task in _any(shards, route, states) if after is None or task.order_key > after)
-        page = nsmallest(limit, found, key=_key)
+        page = nsmallest(limit, _any(shards, route, states, after, limit), key=_key)
     whole = _known(shards, [task.id for task in page])
     return [replace(task, payload=whole[task.id].payload) if task.id in whole else task for task in page]
 
 
 def count(shards: Shards, route: Route, states: Collection[State], cap: int) -> int:
     """How many tasks match, counted up to `cap`."""
-    found = _ready(shards, route, None, cap) if set(states) == {State.READY} else _any(shards, route, states)
+    is_ready = set(states) == {State.READY}
+    found = _ready(shards, route, None, cap) if is_ready else _any(shards, route, states, None, cap)
     return sum(1 for _ in islice(found, cap))
 
 
@@ -220,27 +230,44 @@ def _tasks(reading: Reading) -> Iterator[TaskRecord]:
         yield read_body(version, body).task
 
 
-def _any(shards: Shards, route: Route, states: Collection[State]) -> Iterator[TaskRecord]:
-    """The tasks of these states that match, each once, in no order; payloads left out."""
+def _any(
+    shards: Shards, route: Route, states: Collection[State], after: OrderKey | None, limit: int
+) -> Iterator[TaskRecord]:
+    """The tasks of these states that match, each once, in no order, of the READY ones the first `limit`; payloads left
+    out."""
     is_match = compile_predicate(route.predicate)
     seen: set[TaskId] = set()
-    for stored in chain(_in_shards(shards, states), _in_history(shards, states)):
+    for stored in chain(_in_shards(shards, route, states, after, limit), _in_history(shards, states)):
         task = stored.task
-        if task.queue == route.queue and task.state in states and task.id not in seen and is_match(task):
+        is_wanted = task.queue == route.queue and task.state in states and (after is None or task.order_key > after)
+        if is_wanted and task.id not in seen and is_match(task):
             seen.add(task.id)
             yield task
 
 
-def _in_shards(shards: Shards, states: Collection[State]) -> Iterator[Stored]:
-    """By the tasks themselves where some of them may go from one of these states to another meanwhile, else by when
-    something is to be done about them: of those there are less."""
-    kinds = {_BY_TIME.get(state, Kind.TASK) for state in states}
-    if len(kinds) == 1 and kinds != {Kind.TASK}:
-        yield from _timed(shards, kinds.pop())
-        return
-    for number in range(shards.count):
-        for row in shards.connections.rows(_TASKS, (shards.space, number)):
-            yield read_body(*row)
+def _in_shards(
+    shards: Shards, route: Route, states: Collection[State], after: OrderKey | None, limit: int
+) -> Iterator[Stored]:
+    """Found by the rows beside tasks, which lead past what is not there any more (CA1). One that goes from one of these
+    states to another meanwhile is in none of the places looked at, or in two, so they are looked at again."""
+    kinds = sorted({_BY_TIME[state] for state in states if state is not State.READY})
+    ids: set[TaskId] = set()
+    for _ in range(1 if len(states) == 1 else LOOKS):
+        if State.READY in states:
+            ids.update(task.id for task in islice(_ready(shards, route, after, limit), limit))
+        ids.update(_timed(shards, kinds))
+    for part in _parts(ids):
+        yield from shards.tasks(part).values()
+
+
+def _timed(shards: Shards, kinds: Sequence[Kind]) -> list[TaskId]:
+    """Those about which something is to be done some time."""
+    asks = [
+        (_TIMES, (shards.space, number, kind, of_number(shards.statics(number).mark), _EVER, 2**31 - 1))
+        for number in range(shards.count)
+        for kind in kinds
+    ]
+    return [read_time(place)[1] for rows in shards.connections.many(asks) for place, _, _ in rows]
 
 
 def _in_history(shards: Shards, states: Collection[State]) -> Iterator[Stored]:
@@ -252,17 +279,9 @@ def _in_history(shards: Shards, states: Collection[State]) -> Iterator[Stored]:
         yield from (stored for stored in part if stored.task.id not in back)
 
 
-def _timed(shards: Shards, kind: Kind) -> Iterator[Stored]:
-    for number in range(shards.count):
-        mark = of_number(shards.statics(number).mark)
-        rows = shards.connections.rows(_TIMES, (shards.space, number, kind, mark, _EVER, 2**31 - 1))
-        ids = [read_time(place)[1] for place, _, _ in rows]
-        for start in range(0, len(ids), READ_AT_ONCE):
-            yield from shards.tasks(ids[start : start + READ_AT_ONCE]).values()
-
-
-def _parts(stored: Iterator[Stored]) -> Iterator[list[Stored]]:
-    while part := list(islice(stored, READ_AT_ONCE)):
+def _parts(whole: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(whole)
+    while part := list(islice(left, READ_AT_ONCE)):
         yield part
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 from wiggle_core.errors import SchemaError, TransientStoreError
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
 from wiggle_store_cassandra.connections import Connections
+from wiggle_store_cassandra.order import Kind
 from wiggle_store_cassandra.place import COPIES, Place, in_place
 from wiggle_store_cassandra.rows import Statement
 from wiggle_store_cassandra.shards import Shards
@@ -36,6 +37,8 @@ _TAKE = f"INSERT INTO ${TABLE} (name, checksum) VALUES ('{_LOCK}', ?) IF NOT EXI
 _GIVE = f"DELETE FROM ${TABLE} WHERE name = '{_LOCK}' IF checksum = ?"
 _SPACE = "SELECT shards FROM $space WHERE space = ?"
 _SHARD = "UPDATE $shard SET epoch = 0, moved = 0, mark = 0 WHERE space = ? AND number = ? IF epoch = NULL"
+_FIRST_ROW = f"INSERT INTO $shard (space, number, kind, place) VALUES (?, ?, {Kind.SHARD:d}, 0x)"
+_FIRST_LANE = "INSERT INTO $lane (space, id) VALUES (?, 0)"
 _LANES = "UPDATE $lane SET epoch = 0, revision = 0, last_id = 0, forgotten = 0 WHERE space = ? IF revision = NULL"
 _ADD_SPACE = "INSERT INTO $space (space, shards, made_at) VALUES (?, ?, ?) IF NOT EXISTS"
 
@@ -73,6 +76,8 @@ def _make_space(connections: Connections, now: int) -> list[str]:
         return []
     connections.applied_all([[(_SHARD, (place.space, number))] for number in range(place.shards)])
     connections.applied([(_LANES, (place.space,))])
+    connections.write([(_FIRST_ROW, (place.space, number)) for number in range(place.shards)])
+    connections.write([(_FIRST_LANE, (place.space,))])
     is_made = connections.applied([(_ADD_SPACE, (place.space, place.shards, now))])
     return [f"space {place.space}"] if is_made else []
 

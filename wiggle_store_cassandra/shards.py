@@ -38,7 +38,10 @@ SEAL_AFTER = 256
 sealed ones are noted. A read passes by no more than so many tombstones of each process that claims there."""
 
 _SPACE = "SELECT shards FROM $space WHERE space = ?"
-_STATICS = "SELECT epoch, moved, mark FROM $shard WHERE space = ? AND number = ? LIMIT 1"
+_STATICS = f"""
+    SELECT epoch, moved, mark, version FROM $shard
+    WHERE space = ? AND number = ? AND kind = {Kind.SHARD:d} AND place = 0x
+"""
 _GUARD = "UPDATE $shard SET touched = 0 WHERE space = ? AND number = ? IF {}"
 _RAISE = "UPDATE $shard SET epoch = ? WHERE space = ? AND number = ? IF epoch = ?"
 _MOVE = "UPDATE $shard SET moved = ? WHERE space = ? AND number = ? IF moved = ?"
@@ -158,7 +161,9 @@ class Shards:
     def reread(self, numbers: Sequence[int]) -> dict[int, Statics]:
         """The statics of these shards as they are now."""
         answers = self.connections.many([(_STATICS, (self.space, number)) for number in numbers])
-        found = {number: Statics(*rows[0]) for number, rows in zip(numbers, answers, strict=True)}
+        if not all(answers):
+            raise SchemaError(f"{self.connections.place} has no space {self.space!r} any more: somebody deleted it")
+        found = {number: Statics(*rows[0][:3]) for number, rows in zip(numbers, answers, strict=True)}
         self._statics.update(found)
         return found
 
@@ -266,9 +271,10 @@ class Shards:
             new = replace(new, open=known.open + 1, sealed=known.sealed | {known.open: begin + b"\0"})
             marks = [(_SEALED, (self.space, number, begin))]
         binds = (new.version, _body(new), self.space, number, queue.encode(), known.version)
-        if self.connections.applied([(_SET_GENERATIONS, binds), *marks]):
+        (outcome,) = self.connections.applied_all([[(_SET_GENERATIONS, binds), *marks]])
+        if outcome is True:
             self.note_generations(number, queue, new)
-        else:
+        else:  # by somebody else, or not at all: the next one does it, and what called for it has been done
             self.forget_generations(number, queue)
 
     # Changes
