@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +13,9 @@ from tests.servers.mariadb import running_mariadb
 from tests.servers.mysql import running_mysql
 from tests.servers.pgbouncer import running_pgbouncer
 from tests.servers.postgres import running_postgres
+from tests.stores.mysql_tables import used_tables
+from tests.stores.postgres_tables import used_schemas
+from tests.stores.used_places import UsedPlaces
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +26,13 @@ def postgres_url() -> Iterator[str]:
             yield url
     except Unavailable as reason:
         skip_or_fail("PostgreSQL", reason)
+
+
+@pytest.fixture(scope="session")
+def postgres_places(postgres_url: str) -> Iterator[UsedPlaces]:
+    """Schemas that are lent to one test after the other."""
+    with closing(used_schemas(postgres_url)) as places:
+        yield places
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +65,20 @@ def mariadb_url() -> Iterator[str]:
         skip_or_fail("MariaDB", reason)
 
 
+@pytest.fixture(scope="session")
+def mysql_places(mysql_url: str) -> Iterator[UsedPlaces]:
+    """Tables that are lent to one test after the other."""
+    with closing(used_tables(mysql_url)) as places:
+        yield places
+
+
+@pytest.fixture(scope="session")
+def mariadb_places(mariadb_url: str) -> Iterator[UsedPlaces]:
+    """Likewise."""
+    with closing(used_tables(mariadb_url)) as places:
+        yield places
+
+
 @pytest.fixture(scope="session", params=["mysql", "mariadb"])
 def mysql_like_url(request: pytest.FixtureRequest) -> str:
     """The URL of a server of either product: what asks for it runs on both."""
@@ -68,3 +93,10 @@ def cassandra_url() -> Iterator[str]:
             yield url
     except Unavailable as reason:
         skip_or_fail("Cassandra", reason)
+
+
+@pytest.fixture(scope="session")
+def mysql_like_places(mysql_like_url: str) -> Iterator[UsedPlaces]:
+    """Tables on either product's server, lent to one test after the other."""
+    with closing(used_tables(mysql_like_url)) as places:
+        yield places

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.stores.mysql_prefixes import epoch_holder, fresh_place, open_url
+from tests.stores.used_places import UsedPlaces
 from wiggle_core.conformance import *  # noqa: F403
 from wiggle_core.conformance.lanes_openers import HoldEpoch
 from wiggle_core.conformance.plugin import StoreFactory
 
 
 @pytest.fixture
-def store_url(mariadb_url: str) -> Iterator[str]:
-    with fresh_place(mariadb_url) as url:
+def store_url(request: pytest.FixtureRequest, mariadb_url: str, mariadb_places: UsedPlaces) -> Iterator[str]:
+    with mariadb_places.for_check(request, partial(fresh_place, mariadb_url)) as url:
         yield url
 
 

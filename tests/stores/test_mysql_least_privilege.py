@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import make_url
 
 import wiggle_core.conformance as kit
-from tests.stores.mysql_prefixes import asked, epoch_holder, fresh_place, open_url, plain
+from tests.stores.mysql_prefixes import asked, epoch_holder, open_url, plain
+from tests.stores.mysql_tables import used_tables
+from tests.stores.used_places import UsedPlaces
 from wiggle_core.conformance import *  # noqa: F403
 from wiggle_core.conformance.lanes_openers import HoldEpoch
 from wiggle_core.conformance.plugin import StoreFactory
@@ -39,14 +41,23 @@ def account(mysql_like_url: str) -> Iterator[tuple[str, str]]:
             asked(owner, "DROP USER %s@%s", name, host)
 
 
-@pytest.fixture
-def store_url(mysql_like_url: str, account: tuple[str, str]) -> Iterator[str]:
-    """Tables made by their owner, as the account sees them."""
-    with fresh_place(mysql_like_url) as url:
+@pytest.fixture(scope="module")
+def places(mysql_like_url: str, account: tuple[str, str]) -> Iterator[UsedPlaces]:
+    """Tables made by their owner, on which the account has its rights."""
+
+    def grant(url: str) -> None:
         with closing(open_url(url)) as store, plain(url) as owner:
-            store.migrate()
-            for grant in store.role_sql("@".join(account)).split(";\n")[:-1]:
-                asked(owner, grant)
+            for statement in store.role_sql("@".join(account)).split(";\n")[:-1]:
+                asked(owner, statement)
+
+    with closing(used_tables(mysql_like_url, grant)) as made:
+        yield made
+
+
+@pytest.fixture
+def store_url(places: UsedPlaces, account: tuple[str, str]) -> Iterator[str]:
+    """Tables as the account sees them."""
+    with places.lent() as url:
         yield make_url(url).set(username=account[0], password="secret").render_as_string(hide_password=False)
 
 

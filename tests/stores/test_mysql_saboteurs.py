@@ -4,6 +4,7 @@ assertion, and passes for the store that they are made of."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from sqlalchemy import make_url
@@ -11,6 +12,7 @@ from sqlalchemy import make_url
 import wiggle_core.conformance as kit
 from tests.stores.mysql_prefixes import fresh_place
 from tests.stores.mysql_saboteurs import RIGHT, SABOTEURS, Saboteur
+from tests.stores.used_places import UsedPlaces
 from wiggle_core.conformance import *  # noqa: F403
 from wiggle_core.conformance.contract import read_check
 from wiggle_core.conformance.plugin import StoreFactory
@@ -34,9 +36,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def store_factory(request: pytest.FixtureRequest, mysql_like_url: str) -> Iterator[StoreFactory]:
+def store_factory(
+    request: pytest.FixtureRequest, mysql_like_url: str, mysql_like_places: UsedPlaces
+) -> Iterator[StoreFactory]:
     saboteur: Saboteur = request.param
-    with fresh_place(mysql_like_url) as url:
+    fresh = partial(fresh_place, mysql_like_url)
+    with fresh() if saboteur.migrates else mysql_like_places.for_check(request, fresh) as url:
         place = read_url(make_url(url))
         yield lambda clock=None: saboteur.make(place, clock)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from tests.stores.postgres_schemas import fresh_schema, open_url
+from tests.stores.used_places import UsedPlaces
 from wiggle_core.conformance import *  # noqa: F403
 from wiggle_core.conformance.lanes_openers import HoldEpoch
 from wiggle_core.conformance.plugin import StoreFactory
@@ -16,8 +18,8 @@ from wiggle_store_postgres.store import PostgresStore
 
 
 @pytest.fixture
-def store_url(postgres_url: str) -> Iterator[str]:
-    with fresh_schema(postgres_url) as url:
+def store_url(request: pytest.FixtureRequest, postgres_url: str, postgres_places: UsedPlaces) -> Iterator[str]:
+    with postgres_places.for_check(request, partial(fresh_schema, postgres_url)) as url:
         yield url
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import make_url
 
-from tests.stores.postgres_schemas import connect_plainly, fresh_role, fresh_schema, open_url
+from tests.stores.postgres_schemas import connect_plainly, fresh_role, open_url
+from tests.stores.postgres_tables import used_schemas
+from tests.stores.used_places import UsedPlaces
 from wiggle_core.conformance import *  # noqa: F403
 from wiggle_core.conformance.plugin import StoreFactory
 from wiggle_core.errors import PermanentStoreError
@@ -28,15 +31,22 @@ def role(postgres_url: str) -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
-def store_url(postgres_url: str, role: str) -> Iterator[str]:
-    """A schema made by its owner, as the role sees it."""
-    with fresh_schema(postgres_url) as url:
-        store = open_url(url)
-        store.migrate()
-        with connect_plainly(url) as owner:
+@pytest.fixture(scope="module")
+def places(postgres_url: str, role: str) -> Iterator[UsedPlaces]:
+    """Schemas made by their owner, in which the role has its rights."""
+
+    def grant(url: str) -> None:
+        with closing(open_url(url)) as store, connect_plainly(url) as owner:
             owner.execute(store.role_sql(role).encode())
-        store.close()
+
+    with closing(used_schemas(postgres_url, grant)) as made:
+        yield made
+
+
+@pytest.fixture
+def store_url(places: UsedPlaces, role: str) -> Iterator[str]:
+    """A schema as the role sees it."""
+    with places.lent() as url:
         yield make_url(url).set(username=role, password="secret").render_as_string(hide_password=False)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.stores.postgres_schemas import fresh_schema, open_url, with_options
+from tests.stores.used_places import UsedPlaces
 from wiggle_core.conformance import *  # noqa: F403
 from wiggle_core.conformance.plugin import StoreFactory, make_task
 from wiggle_core.errors import PermanentStoreError
@@ -14,8 +16,10 @@ from wiggle_core.stores.store import Store
 
 
 @pytest.fixture
-def store_url(postgres_url: str, pgbouncer_url: str) -> Iterator[str]:
-    with fresh_schema(postgres_url) as url:
+def store_url(
+    request: pytest.FixtureRequest, postgres_url: str, pgbouncer_url: str, postgres_places: UsedPlaces
+) -> Iterator[str]:
+    with postgres_places.for_check(request, partial(fresh_schema, postgres_url)) as url:
         yield with_options(pgbouncer_url, schema=url.rpartition("schema=")[2])
 
 
