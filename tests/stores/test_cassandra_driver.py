@@ -272,11 +272,16 @@ async def ask():
     connections.now()
     await asyncio.sleep(0)
     return first is asyncio.get_running_loop() and connections.now() > 0
+own = asyncio.new_event_loop()
+asyncio.set_event_loop(own)
+connections.now()
+print(asyncio.get_event_loop() is own, own.run_until_complete(ask()))
+own.close()
 print(asyncio.run(ask()), asyncio.run(ask()), connections.now() > 0)
 connections.close()
 """
     ran = run(program, _LOOPS[loop])
-    assert (ran.stdout, ran.stderr) == ("True True True\n", "")
+    assert (ran.stdout, ran.stderr) == ("True True\nTrue True True\n", "")
 
 
 @pytest.mark.parametrize("loop", _LOOPS)
