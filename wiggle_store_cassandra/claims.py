@@ -8,6 +8,7 @@ Only when these have too little does it look at all others. Within a shard the o
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -66,10 +67,16 @@ class Claiming:
 
     def claim(self, now: int, request: ClaimRequest) -> list[TaskRecord]:
         """Lease the first READY tasks that match. Raises StaleLanes, StoreError."""
-        goes_on = any(self._cursor(number, route) for number in range(self._shards.count) for route in request.routes)
+        went_on = self._goes_on(request)
         claimed = self._claim(now, request)
-        # What came before the place where it went on has not been looked at, and may be all there is.
-        return self._claim(now, request) if goes_on and not claimed else claimed
+        if claimed or not went_on or self._goes_on(request):
+            return claimed
+        # It came to the end. What is before the place where it began may be all there is.
+        return self._claim(now, request)
+
+    def _goes_on(self, request: ClaimRequest) -> bool:
+        """Whether a claim begins behind what others by the same predicates passed by, in any shard."""
+        return any(self._cursor(number, route) for number in range(self._shards.count) for route in request.routes)
 
     def _claim(self, now: int, request: ClaimRequest) -> list[TaskRecord]:
         numbers = random.sample(range(self._shards.count), self._shards.count)
@@ -188,12 +195,21 @@ class Claiming:
             outcomes = dict(zip(turns, shards.write(writes), strict=True))
             for number in [number for number, is_done in outcomes.items() if is_done]:
                 claimed += [new.task for _, new in turns[number]]
-                for old, _ in turns[number]:
-                    shards.note_taken(number, old.task.queue, [old.generation])
+                self._note(number, left[number], turns[number])
             failed = [number for number, is_done in outcomes.items() if not is_done]
             if failed:
                 shards.reread(failed)
             left = {number: left[number] for number in failed}
+
+    def _note(self, number: int, found: Sequence[Candidate], turn: Sequence[tuple[Stored, Stored]]) -> None:
+        """What was taken out of a shard is nothing that others should have to read past (CA1)."""
+        for queue in {old.task.queue for old, _ in turn}:
+            taken = [old.generation for old, _ in turn if old.task.queue == queue]
+            self._shards.note_taken(number, queue, taken)
+        for lane, number_taken in Counter(each.route.lane for each in found).items():
+            if lane is not None:
+                queue = next(each.route.queue for each in found if each.route.lane == lane)
+                self._shards.note_taken_from_lane(number, queue, lane, number_taken)
 
     def _write(self, number: int, turn: Sequence[tuple[Stored, Stored]]) -> Write:
         shards = self._shards

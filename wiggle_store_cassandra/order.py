@@ -35,6 +35,8 @@ class Kind(IntEnum):
     """A READY task in a lane, by generation and claim order."""
     QUEUE = 6
     """The generations of a queue."""
+    BEGIN = 7
+    """Where reading a lane begins in sealed generations."""
 
 
 def of_number(number: int) -> bytes:

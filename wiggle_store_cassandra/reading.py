@@ -6,7 +6,7 @@ needs more (`rows_of`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
@@ -52,10 +52,12 @@ class Reading:
         size: int,
         *,
         lane: LaneId | None = None,
+        begins: Mapping[int, bytes] | None = None,
         after: OrderKey | None = None,
     ) -> None:
         self.number, self.queue, self.lane = number, queue, lane
         self.known = known
+        self._begins = begins or {}
         self._shards, self._size = shards, size
         self._after = b"" if after is None else of_key(after)
         self._parts = [self._part(each) for each in known.all]
@@ -70,7 +72,7 @@ class Reading:
         if self.lane is not None:
             # What is left of a lane in a generation is not before what is left of the generation.
             lane = of_lane(self.lane, generation)
-            begin, prefix = lane + begin[len(prefix) :], lane
+            begin, prefix = max(lane + begin[len(prefix) :], self._begins.get(generation, b"")), lane
         if not self._after:
             return _Part(generation, prefix, begin)
         after = prefix + self._after + b"\0"
@@ -116,11 +118,17 @@ class Reading:
         if rows and rows[0][0] == part.prefix:  # put there when the generation was sealed
             self.is_outdated = True
             return
-        if not part.is_read and part.is_from_begin and self.lane is None:
-            self._shards.note_begin(self.number, self.queue, part.generation, rows[0][0] if rows else None)
+        if not part.is_read and part.is_from_begin:
+            self._note_begin(part, rows[0][0] if rows else None)
         part.is_read = True
         part.next = rows[-1][0] + b"\0" if len(rows) == self._size else None
         part.rows = rows[::-1]
+
+    def _note_begin(self, part: _Part, begin: bytes | None) -> None:
+        if self.lane is None:
+            self._shards.note_begin(self.number, self.queue, part.generation, begin)
+        elif part.generation != self.known.open:
+            self._shards.note_lane_begin(self.number, self.lane, part.generation, begin or behind(part.prefix))
 
     def rows(self) -> Iterator[Found]:
         """The rows, more being read as they are needed. Ends when it `is_outdated`."""
@@ -163,9 +171,17 @@ def begin(shards: Shards, wanted: Sequence[Wanted], size: int) -> dict[Wanted, R
     left = list(wanted)
     while left:
         known = shards.generations_of([(each.number, each.queue) for each in left])
+        begins = shards.begins_of([(each.number, each.lane) for each in left if each.lane is not None])
         readings = {
             each: Reading(
-                shards, each.number, each.queue, known[each.number, each.queue], size, lane=each.lane, after=each.after
+                shards,
+                each.number,
+                each.queue,
+                known[each.number, each.queue],
+                size,
+                lane=each.lane,
+                begins=begins.get((each.number, each.lane or 0)),
+                after=each.after,
             )
             for each in left
             if (each.number, each.queue) in known

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from wiggle_core.errors import AmbiguousStoreError, SchemaError, StoreError, TransientStoreError
+from wiggle_core.stores.lanes import LaneId
 from wiggle_core.stores.sql.migrations import upgrade_command
 from wiggle_core.tasks.task import TaskId
 from wiggle_store_cassandra.connections import Connections
@@ -52,6 +53,8 @@ _ADD_GENERATIONS = f"""
     INSERT INTO $shard (space, number, kind, place, version, body) VALUES (?, ?, {Kind.QUEUE:d}, ?, ?, ?) IF NOT EXISTS
 """
 _SET_GENERATIONS = f"UPDATE $shard SET version = ?, body = ? {_AT_QUEUE} IF version = ?"
+_BEGINS = f"SELECT body FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.BEGIN:d} AND place = ?"
+_SET_BEGINS = f"INSERT INTO $shard (space, number, kind, place, body) VALUES (?, ?, {Kind.BEGIN:d}, ?, ?)"
 _SEALED = f"INSERT INTO $shard (space, number, kind, place) VALUES (?, ?, {Kind.READY:d}, ?)"
 _TASKS = f"""
     SELECT version, body FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.TASK:d} AND place IN ?
@@ -105,7 +108,8 @@ class Shards:
         self._count = 0
         self._statics: dict[int, Statics] = {}
         self._generations: dict[tuple[int, str], Generations] = {}
-        self._taken: Counter[tuple[int, str, int]] = Counter()
+        self._begins: dict[tuple[int, LaneId], dict[int, bytes]] = {}
+        self._taken: Counter[tuple[int, str, int] | tuple[int, LaneId]] = Counter()
         self._lock = Lock()
 
     @property
@@ -261,6 +265,36 @@ class Shards:
             return
         sealed = {each: place for each, place in known.sealed.items() if each != generation}
         self._change(number, queue, replace(known, sealed=sealed), is_sealed=False)
+
+    def begins_of(self, asked: Sequence[tuple[int, LaneId]]) -> dict[tuple[int, LaneId], dict[int, bytes]]:
+        """Where reading lanes begins in sealed generations, as far as that was noted."""
+        missing = [each for each in asked if each not in self._begins]
+        asks = [(_BEGINS, (self.space, number, lane.to_bytes(8, "big"))) for number, lane in missing]
+        for each, rows in zip(missing, self.connections.many(asks), strict=True):
+            told = json.loads(rows[0][0]) if rows else []
+            self._begins[each] = {generation: bytes.fromhex(place) for generation, place in told}
+        return {each: self._begins[each] for each in asked}
+
+    def note_lane_begin(self, number: int, lane: LaneId, generation: int, begin: bytes) -> None:
+        """Reading a lane in a sealed generation begins there, as has been seen."""
+        known = self._begins.get((number, lane), {})
+        if begin > known.get(generation, b""):
+            self._begins[number, lane] = known | {generation: begin}
+
+    def note_taken_from_lane(self, number: int, queue: str, lane: LaneId, count: int) -> None:
+        """So many tasks left a lane, by this process's doing. Now and then it is kept where reading it begins."""
+        with self._lock:
+            self._taken[number, lane] += count
+            if self._taken[number, lane] < SEAL_AFTER:
+                return
+            del self._taken[number, lane]
+        known = self.generations(number, queue)
+        sealed = {} if known is None else known.sealed
+        begins = sorted((each, place) for each, place in self._begins.get((number, lane), {}).items() if each in sealed)
+        body = json.dumps([[each, place.hex()] for each, place in begins])
+        put = _SET_BEGINS, (self.space, number, lane.to_bytes(8, "big"), body)
+        # Whether it is written matters as little as by whom: one that is older begins earlier.
+        self.connections.applied_all([[self.guard(number, mark=self.statics(number).mark), put]])
 
     def _change(self, number: int, queue: str, known: Generations, *, is_sealed: bool) -> None:
         """Keep what is known; one that was changed by somebody else meanwhile is left as it is there."""
