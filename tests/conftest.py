@@ -35,7 +35,7 @@ class CleanEnvironment:
     folder: Path
     example: Path
 
-    def run(self, command: Sequence[str | Path], cwd: Path, seconds: int = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str | Path], cwd: Path, seconds: int = 600) -> subprocess.CompletedProcess[str]:
         """Run one command with the environment's programs first, and nothing of the developer's settings."""
         variables = {name: value for name, value in _SETTINGS.items() if not name.startswith(("WIGGLE_", "PYTHON"))}
         variables |= {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "300"}
@@ -65,7 +65,7 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironm
 
 def _install(environment: CleanEnvironment, *what: str) -> None:
     pip = ["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
-    done = environment.run(pip, environment.folder, seconds=300)
+    done = environment.run(pip, environment.folder, seconds=900)
     if done.returncode == 0:
         return
     if _UNREACHABLE.search(done.stderr) and os.environ.get("CI") != "true":

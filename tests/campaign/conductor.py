@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _LOOK = 0.01
 OVERDUE = 10.0
 """Seconds after its time in which an armed process has to meet its point, else it is killed where it stands."""
-STARTING = 60.0
-STOPPING = 30.0
+STARTING = 180.0
+STOPPING = 60.0
 """Seconds in which a process that is told to stop has to end."""
 DRAINING = 180.0
 _KILLED = (-signal.SIGKILL, -signal.SIGALRM)

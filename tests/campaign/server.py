@@ -20,10 +20,12 @@ from tests.servers.mysql import own_mysql
 from tests.servers.mysql_process import LocalMySQL
 from tests.servers.postgres import LocalPostgres, own_postgres
 
-_RECOVERY = 30.0
+_RECOVERY = 120.0
 """Seconds in which a server has to be back."""
 _AT_WORK = 0.5
 """Seconds of looking for a session that runs a statement; then an idle one is struck."""
+_AT_ALL = 20.0
+"""Seconds of looking for any session: there is none while all of ours wait for a server that was struck before."""
 _SESSIONS = """
     SELECT pid, state = 'active' FROM pg_stat_activity WHERE backend_type = 'client backend'
     AND application_name = 'wiggle' ORDER BY state = 'active' DESC NULLS LAST, random() LIMIT 1
@@ -66,13 +68,13 @@ class StruckServer(ABC):
     def _strike_session(self, blow: Blow) -> bool:
         """Strike a session of ours, one at work if there is any."""
         with self._connected() as connection:
-            until = monotonic() + _AT_WORK
+            began = monotonic()
             while True:
                 found = self._session(connection)
-                if found is not None and (found[1] or monotonic() > until):
+                if found is not None and (found[1] or monotonic() > began + _AT_WORK):
                     self._end(connection, found[0], blow)
                     return True
-                if found is None and monotonic() > until:
+                if found is None and monotonic() > began + _AT_ALL:
                     return False
                 sleep(0.001)
 

@@ -48,7 +48,7 @@ def run(code: str, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -58,7 +58,7 @@ def test_twenty_lines_charge_the_order(tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(blocks("python")[0], encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout == "charging 1250 for eu-17\n"
 
@@ -66,7 +66,7 @@ def test_twenty_lines_charge_the_order(tmp_path: Path) -> None:
 def test_console_blocks_run_on_the_demos_database(tmp_path: Path) -> None:
     """Section 9: the walk through the demo's database works, command by command."""
     wiggle = Path(sys.executable).with_name("wiggle")
-    subprocess.run([wiggle, "demo", "--rows", _FLIGHTS], cwd=tmp_path, capture_output=True, timeout=120, check=True)
+    subprocess.run([wiggle, "demo", "--rows", _FLIGHTS], cwd=tmp_path, capture_output=True, timeout=300, check=True)
     environment = os.environ | {"PATH": f"{wiggle.parent}{os.pathsep}{os.environ['PATH']}"}
     commands = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
     assert len(commands) >= 8
@@ -76,7 +76,7 @@ def test_console_blocks_run_on_the_demos_database(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

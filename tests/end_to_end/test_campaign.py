@@ -39,7 +39,7 @@ class Campaign:
 
     def end(self) -> tuple[int, str]:
         """The exit code, and all that it printed."""
-        out, _ = self._process.communicate(timeout=300)
+        out, _ = self._process.communicate(timeout=600)
         return self._process.returncode, out
 
     def stop(self) -> None:

@@ -110,7 +110,7 @@ class LocalMySQL:
     def kill(self) -> None:
         """End the server by SIGKILL, and wait until it is gone."""
         os.kill(self.pid, signal.SIGKILL)
-        self._await_end(10)
+        self._await_end(60)
 
     def remove(self) -> None:
         """End the server if it runs, and remove its folder."""

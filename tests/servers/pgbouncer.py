@@ -57,7 +57,7 @@ def _by_way_of(url: URL, port: int) -> str:
 
 
 def _wait_for(port: int) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -126,7 +126,7 @@ class LocalPostgres:
         """SIGKILL to the postmaster: its children notice and end by themselves, each when it next waits."""
         os.kill(self.postmaster, signal.SIGKILL)
 
-    def start_again(self, seconds: float = 30) -> None:
+    def start_again(self, seconds: float = 60) -> None:
         """Start the server after `kill`, which works once all processes of the killed one are gone."""
         end = time.monotonic() + seconds
         while True:

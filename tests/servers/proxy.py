@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+_MORE_RESULTS = 0x08
+
 
 class Proxy:
     """Forwards connections to a port of this machine."""
@@ -41,7 +43,7 @@ class Proxy:
     ) -> None:
         self._listener.close()
 
-    def await_answer(self, seconds: float = 5.0) -> None:
+    def await_answer(self, seconds: float = 60.0) -> None:
         """Wait until the server spoke last: the end of an answer may come through behind what a driver waits for.
         Raises TimeoutError."""
         end = time.monotonic() + seconds
@@ -77,7 +79,7 @@ class Proxy:
                     if not data:
                         return
                     if is_cut and not from_client:
-                        _drain(server)
+                        _drain(server, data)
                         return
                     if not (from_client or has_begun) and self.greeting is not None:
                         data = self.greeting(data)
@@ -96,10 +98,34 @@ def _is_in(pattern: bytes | None, data: bytes) -> bool:
     return pattern is not None and re.search(pattern, data) is not None
 
 
-def _drain(server: socket.socket, quiet: float = 0.2) -> None:
+def _drain(server: socket.socket, answer: bytes, patience: float = 2.0, quiet: float = 0.2) -> None:
     """Throw away the rest of what the server answers: the first of several statements in one packet is answered before
-    the last one is run."""
-    server.settimeout(quiet)
+    the last one is run. Where no end can be made out, the server may want to hear more first."""
     with suppress(OSError):  # it is quiet, or gone
-        while server.recv(65_536):
-            pass
+        while True:
+            server.settimeout(quiet if _is_whole(answer) else patience)
+            more = server.recv(65_536)
+            if not more:
+                return
+            answer += more
+
+
+def _is_whole(answer: bytes) -> bool:
+    """Whether this looks like the end of an answer: PostgreSQL is ready for the next query, or the last packet of MySQL
+    or MariaDB tells of an error, or of the end of an answer behind which there is no other."""
+    if re.search(rb"Z\0\0\0\x05[ITE]\Z", answer):
+        return True
+    last = b""
+    while answer:
+        size = int.from_bytes(answer[:3], "little")
+        last, answer = answer[4 : 4 + size], answer[4 + size :]
+        if len(last) < size:
+            return False
+    match last[:1]:
+        case b"\xff":
+            return True
+        case b"\xfe" if len(last) == 5:
+            return not last[3] & _MORE_RESULTS
+        case b"\x00" if len(last) >= 7:  # as none of ours has a number of a row, nor many rows
+            return not last[3] & _MORE_RESULTS
+    return False

@@ -89,7 +89,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end
@@ -253,7 +253,7 @@ def test_servers_by_hand_end_when_they_are_told_to(number: int, monkeypatch: pyt
         assert port is not None
         with connected(port):
             program.send_signal(number)
-            assert program.wait(20) == 0
+            assert program.wait(60) == 0
         with pytest.raises(pymysql.err.OperationalError, match="Connection refused"):
             connected(port)
 

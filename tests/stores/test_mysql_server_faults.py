@@ -37,7 +37,7 @@ from tests.stores.mysql_faults import (
 from tests.stores.mysql_prefixes import asked, connect_plainly, fresh_place, open_url, plain
 from tests.stores.postgres_schemas import with_options
 from tests.stores.test_postgres_facts import ids, ready, route
-from tests.stores.waiting import wait_until
+from tests.stores.waiting import PATIENCE, wait_until
 from wiggle_core.errors import PermanentStoreError, StoreError, TransientStoreError
 from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Expire, Finish, Requeue
@@ -132,14 +132,14 @@ def test_a_server_that_is_killed_between_lock_and_lease(store: MySQLStore, url: 
 def test_a_server_that_is_killed_between_lease_and_commit(store: MySQLStore, url: str, server: LocalMySQL) -> None:
     """L4, L6: likewise. What was not committed is undone when the server recovers."""
     store.enqueue([ready("a")])
-    replaying = Replaying(store, sleep=lambda _: wait_until(lambda: answers(store), 60))
+    replaying = Replaying(store, sleep=lambda _: wait_until(lambda: answers(store)))
     with ThreadPoolExecutor(1) as pool, closing(connect_plainly(url)) as looking:
         with locked(store, url, "payload"):  # which a claim reads behind its lease
             claiming = pool.submit(claim, replaying)
             wait_until(lambda: len(waiting(looking, store)) == 1)
             server.kill()
             server.start_again()
-        assert claiming.result(timeout=60) == []
+        assert claiming.result(timeout=2 * PATIENCE) == []
     assert replaying.counts["AmbiguousStoreError"] == 1
     assert ids(claim(store)) == ["a"]
 
@@ -190,7 +190,7 @@ def _killed_in_commit(
         time.sleep(moment)
         server.kill()
         restarted.append(pool.submit(server.start_again))
-        answer = calling.result(timeout=60)
+        answer = calling.result(timeout=2 * PATIENCE)
         restarted[0].result()
     assert replaying.counts["AmbiguousStoreError"] == 1
     return answer
@@ -280,7 +280,7 @@ def test_what_needs_many_packets_is_one_transaction(store: MySQLStore, url: str)
             time.sleep(0.5)
             assert store.lookup(ids(tasks)) == {}
             asked(other, "COMMIT")
-            assert enqueueing.result(timeout=60) == set(ids(tasks[:-1]))
+            assert enqueueing.result(timeout=2 * PATIENCE) == set(ids(tasks[:-1]))
         asked(other, place.in_place("DELETE FROM $payload WHERE id = 't329'", store._place))
         asked(other, "COMMIT")
     assert store.enqueue(tasks) == {"t329"}

@@ -170,7 +170,7 @@ def test_a_producer_that_ends_without_closing_has_told(url: str, engine: Engine)
     calls = heard(engine)
     script = "import sys; from wiggle_core import open_engine; open_engine(sys.argv[1]).enqueue('q', 's')"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    subprocess.run([sys.executable, "-W", "error", "-c", script, url], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-W", "error", "-c", script, url], check=True, timeout=300, env=environment)
     calls.wait_for(2)
 
 

@@ -200,7 +200,7 @@ def test_rules_and_modules_select_checks(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
     selected = re.findall(r"::(test_\w+)", done.stdout)
     assert "test_expiry_needs_the_token" in selected
     assert all(vars(getattr(kit, name)).keys() >= {"sweeping", "L2"} for name in selected)
@@ -211,6 +211,6 @@ def test_a_missing_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['pytest'] = None\nfrom wiggle_core.cli import main; sys.exit(main(['store-contract']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr == "wiggle: the conformance kit needs pytest: pip install 'wiggle-core[test]'\n"

@@ -21,7 +21,7 @@ Complaints = set[tuple[str, int]]
 
 def run(*arguments: str) -> str:
     answer = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
     assert answer.returncode == 1, f"errors were to be found: {answer.stdout}{answer.stderr}"
     return answer.stdout
