@@ -66,8 +66,9 @@ def _suspects(shards: Shards, number: int, matchers: dict[int, tuple[Lane, Match
             found[f"passed {task_id}"] = f"task {task_id!r} is READY before the place where claims begin"
     for kind, place in present - _sealed(shards, number):
         found[f"{kind} {place.hex()}"] = f"shard {number} has a row among {Kind(kind).name} that belongs to no task"
-    kept = history.known(shards, [each.task.id for each in tasks if each.task.state not in SETTLED])
-    return found | {f"kept {each}": f"task {each!r} is both live and in history" for each in kept}
+    live = {each.task.id: each for each in tasks if each.task.state not in SETTLED}
+    twice = [each for each, kept in history.get(shards, list(live)).items() if live[each].back_from != kept.name]
+    return found | {f"kept {each}": f"task {each!r} is both live and in history" for each in twice}
 
 
 def _wrong(stored: Stored, matchers: dict[int, tuple[Lane, Matcher]]) -> Iterator[str]:

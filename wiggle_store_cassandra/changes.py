@@ -146,7 +146,8 @@ class Applying:
         self, old: Stored, task: TaskRecord, statics: Statics, lanes: Sequence[LaneId], generation: int
     ) -> Stored:
         if task.state is State.READY:
-            return Stored(task, new_version(), next_ready_no(old.ready_no), generation, tuple(lanes))
+            no = next_ready_no(old.ready_no)
+            return Stored(task, new_version(), no, generation, tuple(lanes), back_from=old.back_from)
         due = task.finished_at if task.state in SETTLED else task.ready_at
         return become(old, task, due=max(due or 0, statics.mark))
 
@@ -183,13 +184,13 @@ class Applying:
                 Wanted(
                     changed(each.stored.task, changes[task_id][1], self._now),
                     self._placed.of(changes[task_id][0]),
-                    each.stored,
+                    each,
                 )
                 for task_id, each in found.items()
             ]
         )
         for each in inserted:
-            shards.connections.write(found[each].forgotten(shards.space))
+            shards.connections.write(history.forgotten(shards.space, each, found[each].name))
 
 
 def _write(

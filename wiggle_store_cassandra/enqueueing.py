@@ -29,7 +29,7 @@ class Wanted:
 
     task: TaskRecord
     lanes: Sequence[LaneId]
-    revived: Stored | None = None
+    revived: history.Kept | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -145,7 +145,7 @@ def _is_as_it_was(one: Wanted, kept: history.Kept | None) -> bool:
     """Whether history has of this task what it had: nothing, or the run that is to come back."""
     if one.revived is None or kept is None:
         return one.revived is None and kept is None
-    return one.revived.version == kept.stored.version
+    return one.revived.name == kept.name
 
 
 def catch_up(shards: Shards, number: int, statics: dict[int, Statics], epoch: int, done: set[TaskId]) -> None:
@@ -160,7 +160,8 @@ def catch_up(shards: Shards, number: int, statics: dict[int, Statics], epoch: in
 def _stored(one: Wanted, mark: int, generation: int) -> Stored:
     task = replace(one.task, attributes=dict(one.task.attributes))
     if one.is_ready:
-        return Stored(task, new_version(), next_ready_no(), generation, tuple(one.lanes))
+        back_from = None if one.revived is None else one.revived.name
+        return Stored(task, new_version(), next_ready_no(), generation, tuple(one.lanes), back_from=back_from)
     return Stored(task, new_version(), due=max(task.ready_at, mark))
 
 

@@ -8,6 +8,7 @@ the shard first. A row here is written once and deleted once, so that no two wri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from uuid import UUID
 
 from wiggle_core.tasks.task import TaskId
 from wiggle_store_cassandra.connections import Row
@@ -46,13 +47,19 @@ class Kept:
         version, body, payload, self.settled_at, self.number, self.hour = row
         self.stored = read_body(version, body, payload)
 
-    def forgotten(self, space: str) -> list[Statement]:
-        """The statements that delete it."""
-        task_id, version = self.stored.task.id, self.stored.version
-        return [
-            (_FORGET_LOG, (space, self.number, self.hour, self.settled_at, version)),
-            (_FORGET, (space, task_id, version)),
-        ]
+    @property
+    def name(self) -> tuple[int, int, int, str]:
+        """What its rows are found by, beside the id."""
+        return self.number, self.hour, self.settled_at, str(self.stored.version)
+
+
+def forgotten(space: str, task_id: TaskId, name: tuple[int, int, int, str]) -> list[Statement]:
+    """The statements that delete one run of a task."""
+    number, hour, settled_at, version = name[0], name[1], name[2], UUID(name[3])
+    return [
+        (_FORGET_LOG, (space, number, hour, settled_at, version)),
+        (_FORGET, (space, task_id, version)),
+    ]
 
 
 def known(shards: Shards, ids: Sequence[TaskId]) -> set[TaskId]:
@@ -104,6 +111,8 @@ def _kept(space: str, number: int, hour: int, tasks: Sequence[Stored]) -> Iterat
         at, body = each.task.finished_at, write_body(each)
         yield _KEEP, (space, each.task.id, each.version, at, number, hour, body, each.task.payload)
         yield _LOG, (space, number, hour, at, each.version, each.task.id, body)
+        if each.back_from is not None:
+            yield from forgotten(space, each.task.id, each.back_from)
 
 
 def move_all(shards: Shards, now: int) -> None:
@@ -136,7 +145,7 @@ def purge(shards: Shards, now: int, before: int, limit: int) -> int:
             break
         rows = shards.connections.rows(_HOUR, (shards.space, number, hour))
         old = [row for row in rows if row[2] < before][: limit - forgotten]
-        shards.connections.write([each for row in old for each in _forgotten(shards.space, number, hour, row)])
+        shards.connections.write([each for row in old for each in _gone(shards.space, number, hour, row)])
         forgotten += len(old)
         if len(old) == len(rows) and hour < now // HOUR_MICROS - 1:
             # Nothing is written into an hour that is over for so long: whoever moves tasks names the present one.
@@ -145,7 +154,6 @@ def purge(shards: Shards, now: int, before: int, limit: int) -> int:
     return forgotten
 
 
-def _forgotten(space: str, number: int, hour: int, row: Row) -> Iterator[Statement]:
+def _gone(space: str, number: int, hour: int, row: Row) -> list[Statement]:
     version, _, settled_at, task_id = row
-    yield _FORGET_LOG, (space, number, hour, settled_at, version)
-    yield _FORGET, (space, task_id, version)
+    return forgotten(space, task_id, (number, hour, settled_at, str(version)))

@@ -48,6 +48,9 @@ class Stored:
     """The lanes that it is in, while it is READY (N1)."""
     due: int = 0
     """Where it stands among the SCHEDULED, the leases or the settled, in epoch microseconds."""
+    back_from: tuple[int, int, int, str] | None = None
+    """The shard, the hour, the time and the version of the run in history that it was revived from. Whoever revives it
+    deletes that one; so does, in case that process died, whoever moves it there again."""
 
     @property
     def place(self) -> bytes:
@@ -81,15 +84,15 @@ def write_body(stored: Stored) -> str:
     values = list(inserted_values(task))
     values.insert(6, None)
     values += [task.owner, task.token, task.lease_until, task.finished_at, task.result, task.error]
-    values += [stored.ready_no, stored.generation, stored.lanes, stored.due]
+    values += [stored.ready_no, stored.generation, stored.lanes, stored.due, stored.back_from]
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
 def read_body(version: UUID, body: str, payload: str | None = None) -> Stored:
     """What `write_body` wrote; the payload is `null` where it was not read."""
-    *values, ready_no, generation, lanes, due = json.loads(body)
+    *values, ready_no, generation, lanes, due, back_from = json.loads(body)
     values[6] = "null" if payload is None else payload
-    return Stored(read_row(values), version, ready_no, generation, tuple(lanes), due)
+    return Stored(read_row(values), version, ready_no, generation, tuple(lanes), due, back_from and tuple(back_from))
 
 
 def read_id(kind: Kind, place: bytes) -> TaskId:
