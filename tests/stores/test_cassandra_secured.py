@@ -156,9 +156,9 @@ def test_a_password_goes_in_the_clear_without_tls_only(node: Secured, is_tls: bo
         url = node.url.set(username="nobody", password=SECRET, port=proxy.port)
         # The driver takes a line that is cut while it logs in for one that is slow.
         options = {"ssl_ca": str(node.ca), "connect_timeout": "30"} if is_tls else {"connect_timeout": "2"}
-        with closing(Connections(read_url(url.update_query_dict(options)))) as connections:
-            with pytest.raises(StoreError) as caught:
-                connections.now()
+        place = read_url(url.update_query_dict(options))
+        with closing(Connections(place)) as connections, pytest.raises(StoreError) as caught:
+            connections.now()
     assert bool(seen) == (not is_tls)
     assert ("refuses this user" in str(caught.value)) == is_tls
 
