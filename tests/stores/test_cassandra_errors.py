@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from uuid import uuid4
@@ -75,6 +76,7 @@ def refusal(url: str, **options: str) -> StoreError:
         connections.now()
     require_discreet(caught.value)
     assert isinstance(caught.value.__cause__, DRIVER_ERRORS)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
     return caught.value
 
 
@@ -85,14 +87,14 @@ def test_a_port_where_nobody_listens() -> None:
     """It may come back: transient, and the message says what to check."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and not listening
-        error = refusal(f"cassandra://127.0.0.1:{taken.getsockname()[1]}/k")
+        error = refusal(f"cassandra://u:{SECRET}@127.0.0.1:{taken.getsockname()[1]}/k")
     assert type(error) is TransientStoreError
     assert "cannot be reached: check that its nodes run, and the hosts and the port" in str(error)
 
 
 def test_a_host_that_is_not_known() -> None:
     """A name may be known in a moment, as when containers start."""
-    error = refusal("cassandra://nowhere.invalid,elsewhere.invalid/k")
+    error = refusal(f"cassandra://u:{SECRET}@nowhere.invalid,elsewhere.invalid/k")
     assert type(error) is TransientStoreError
     assert "no host of the keyspace 'k' on nowhere.invalid,elsewhere.invalid:9042 is known" in str(error)
 

@@ -26,7 +26,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("task", "cancel", "x", "\udcff"), 2, "which no store can hold"),
     (("task", "cancel"), 2, "Missing argument 'ID...'"),
     (("plugins", "extra"), 2, "unexpected extra argument"),
-    (("backlog", "--store", "nowhere://x"), 2, "no store for 'nowhere'; installed: mariadb, memory, "),
+    (("backlog", "--store", "nowhere://x"), 2, "no store for 'nowhere'; installed: cassandra, mariadb, memory, "),
     (("backlog", "--store", "sqlit:///x"), 2, "did you mean 'sqlite'?"),
     (("backlog", "--store", "wiggle.db"), 2, "a store URL starts with a scheme"),
     (("backlog", "--store", "memory://host/x"), 2, "a memory store has no address"),
