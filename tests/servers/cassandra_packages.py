@@ -21,6 +21,9 @@ VERSION = "5.0.5"
 JAVA = (11, 17)
 """The versions of Java that Cassandra 5.0 runs on."""
 
+JVMS = Path("/usr/lib/jvm")
+"""Where Debian installs all of them."""
+
 _OTHERWISE = "set WIGGLE_TEST_CASSANDRA_URL, run Docker, or install"
 _POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -49,11 +52,16 @@ def cached_jars() -> Path:
 def java() -> str:
     """A Java that Cassandra runs on: that of JAVA_HOME, of the PATH, or one beside it. Raises Unavailable."""
     homes = [os.environ["JAVA_HOME"]] if os.environ.get("JAVA_HOME") else []
-    beside = sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
+    beside = sorted(JVMS.glob("*/bin/java"))
     for each in (*(f"{home}/bin/java" for home in homes), shutil.which("java"), *map(str, beside)):
         if each and _version(each) in JAVA:
             return each
     raise Unavailable(f"{_OTHERWISE} Java 17, as Debian's package openjdk-17-jre-headless")
+
+
+def maven() -> str | None:
+    """The program, on the PATH."""
+    return shutil.which("mvn")
 
 
 def _version(program: str) -> int | None:
@@ -80,8 +88,8 @@ def _locked(cache: Path) -> Iterator[None]:
 def _fetch(jars: Path) -> None:
     """Download beside the place where they will be, which gets all of them or none. Maven's own repository is in the
     same folder: nothing stays in the home of whoever runs this."""
-    maven = shutil.which("mvn")
-    if maven is None:
+    program = maven()
+    if program is None:
         raise Unavailable(f"{_OTHERWISE} Maven, which fetches Cassandra: Debian's package maven")
     for killed in jars.parent.glob("fetch-cassandra-*"):  # we have the lock, so nobody is at it
         shutil.rmtree(killed, ignore_errors=True)
@@ -94,9 +102,9 @@ def _fetch(jars: Path) -> None:
             f"-DoutputDirectory={new}",
             f"-Dmaven.repo.local={folder / 'repository'}",
         )
-        ran = subprocess.run([maven, "-q", "-B", *goal], cwd=folder, capture_output=True, text=True, check=False)
+        ran = subprocess.run([program, "-q", "-B", *goal], cwd=folder, capture_output=True, text=True, check=False)
         if ran.returncode:
-            raise Unavailable(f"Cassandra from Maven: {maven} failed: {(ran.stdout + ran.stderr).strip()[:500]}")
+            raise Unavailable(f"Cassandra from Maven: {program} failed: {(ran.stdout + ran.stderr).strip()[:500]}")
         new.chmod(0o755)
         for each in new.iterdir():
             each.chmod(0o644)
