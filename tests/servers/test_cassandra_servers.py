@@ -115,9 +115,11 @@ def test_it_does_not_outlive_a_killed_test_run(tmp_path: Path) -> None:
     if not ending_with_us():
         pytest.skip("setpriv is not here")
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tests.servers.folders import ServerFolder\n"
+        "import sys, time\nfrom pathlib import Path\nfrom tests.servers.folders import ServerFolder\n"
         "folder = ServerFolder('thing', Path(sys.argv[1]))\n"
-        "print(folder.launch(['sleep', '300']).pid, flush=True)\ninput()"
+        "process = folder.launch(['sh', '-c', 'echo begun; exec sleep 300'])\n"
+        "while not folder.log.read_text():\n    time.sleep(0.01)\n"
+        "print(process.pid, flush=True)\ninput()"
     )
     tmp_path.chmod(0o755)
     with subprocess.Popen(
