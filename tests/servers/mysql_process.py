@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO
 
 from tests.servers.finding import Unavailable
-from tests.servers.processes import as_unprivileged, ending_with_us, free_port, give
+from tests.servers.folders import ServerFolder, place
+from tests.servers.processes import free_port, give
 
 # Tests kill servers, not machines: what the operating system has is not lost, so no commit waits for the disk. Pages
 # are still written twice, because Linux may break off a write of 16 KiB in the middle when a process is killed.
@@ -33,13 +28,6 @@ CREATE DATABASE wiggle;
 CREATE USER wiggle@'%' IDENTIFIED BY 'wiggle';
 GRANT ALL ON *.* TO wiggle@'%' WITH GRANT OPTION;
 """
-
-_DISK, _MEMORY = Path("/var/tmp"), Path("/dev/shm")
-_ROOM = 4 * 2**30
-"""Bytes that have to be free in memory for data to be put there; a server begins with 0.15 GB."""
-
-# A server is killed when the thread that started it ends (`ending_with_us`), so this one starts all of them.
-_STARTER = ThreadPoolExecutor(1, "starts servers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +53,11 @@ class LocalMySQL:
         self.port = free_port()
         self._programs = programs
         self._settings = {**_ALWAYS, **({} if durable else {**_QUICK, **programs.settings}), **settings}
-        self._as_user = as_unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
-        place = _place(durable)
-        _sweep(place)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"wiggle-{programs.scheme}-", dir=place))
-        give(self.folder)
-        self._lock = _lock(self.folder)
+        self._folder = ServerFolder(programs.scheme, place(durable))
+        self.folder = self._folder.path
+        self.log = self._folder.log
         self.data = self.folder / "data"
-        self.log = self.folder / "log"
 
     @property
     def url(self) -> str:
@@ -91,7 +75,7 @@ class LocalMySQL:
         made_for = {name: value for name, value in self._settings.items() if name.startswith(("innodb_", "lower_case"))}
         making = self._launch(self._programs.initialize, made_for)
         if making.wait():
-            raise Unavailable(f"{self._programs.initialize[0]} failed: {self._last_words()}")
+            raise Unavailable(f"{self._programs.initialize[0]} failed: {self._folder.last_words()}")
         init = self.folder / "init.sql"
         init.write_text(_INIT)
         give(init)
@@ -116,8 +100,7 @@ class LocalMySQL:
         """End the server if it runs, and remove its folder."""
         if self._process is not None:
             self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._lock.close()
+        self._folder.remove()
 
     def _run(self, once: Mapping[str, str], seconds: float = 60) -> None:
         if self._process is not None:
@@ -128,33 +111,22 @@ class LocalMySQL:
         while not _greets(self.port):
             if self._process.poll() is not None:
                 self._process = None
-                raise Unavailable(f"{self._programs.scheme} ended as it started: {self._last_words()}")
+                raise Unavailable(f"{self._programs.scheme} ended as it started: {self._folder.last_words()}")
             if time.monotonic() > end:
                 self.kill()
-                raise Unavailable(f"{self._programs.scheme} did not start: {self._last_words()}")
+                raise Unavailable(f"{self._programs.scheme} did not start: {self._folder.last_words()}")
             time.sleep(0.02)
 
     def _launch(self, program: Sequence[str], settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """The temporary files of a killed server are in its folder, too."""
         folders = (f"--datadir={self.data}", f"--tmpdir={self.folder}")
         options = (f"--{name}={value}" if value else f"--{name}" for name, value in settings.items())
-        command = [*self._as_user, *ending_with_us(), *program, *folders, *options]
-        with self.log.open("ab") as log:
-            return _STARTER.submit(_popen, command, log).result()
+        return self._folder.launch([*program, *folders, *options])
 
     def _await_end(self, seconds: float) -> None:
         if self._process is not None:
             self._process.wait(seconds)
         self._process = None
-
-    def _last_words(self) -> str:
-        return self.log.read_text(errors="replace").strip()[-800:]
-
-
-def _popen(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a session of its own, where Ctrl-C in a terminal does not reach it."""
-    nothing = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=nothing, stdout=log, stderr=log, cwd="/", start_new_session=True)
 
 
 @contextmanager
@@ -180,32 +152,6 @@ def container(scheme: str, image: str) -> Iterator[str]:
     with MySqlContainer(image, username="root", password="wiggle", dbname="wiggle", command=options) as started:
         host, port = started.get_container_host_ip(), started.get_exposed_port(3306)
         yield f"{scheme}://root:wiggle@{'127.0.0.1' if host == 'localhost' else host}:{port}/wiggle"
-
-
-def _place(durable: bool) -> Path:
-    """Where the folder of a server is: in memory where that has room, since there a table of MariaDB is made in a third
-    of the time and one of MySQL in two thirds; on a disk if it shall be durable."""
-    if durable:
-        return _DISK if _DISK.exists() else Path(tempfile.gettempdir())
-    if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM:
-        return _MEMORY
-    return Path(tempfile.gettempdir())
-
-
-def _lock(folder: Path) -> IO[bytes]:
-    """Show that the folder is in use, for as long as this process lives."""
-    file = (folder / "new").open("wb")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    (folder / "new").rename(folder / "lock")  # so whoever sees it sees it locked
-    return file
-
-
-def _sweep(place: Path) -> None:
-    """Remove the folders of test runs that were killed."""
-    for lock in place.glob("wiggle-*/lock"):
-        with suppress(OSError), lock.open("rb") as file:  # OSError: in use, or another user's
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def _greets(port: int) -> bool:

@@ -24,6 +24,7 @@ from sqlalchemy import make_url
 
 from tests.servers import mariadb, mysql, mysql_packages, mysql_process
 from tests.servers.finding import Unavailable, skip_or_fail
+from tests.servers.folders import sweep
 from tests.servers.mariadb import own_mariadb
 from tests.servers.mysql import own_mysql
 from tests.servers.mysql_greeting import of_version, without_tls
@@ -178,7 +179,7 @@ def test_a_setting_that_it_does_not_know_is_told(own: Own, monkeypatch: pytest.M
     """The reason is the server's, and the folder goes also then."""
     with TemporaryDirectory() as place:
         Path(place).chmod(0o755)
-        monkeypatch.setattr(mysql_process, "_place", lambda _: Path(place))
+        monkeypatch.setattr(mysql_process, "place", lambda _: Path(place))
         with pytest.raises(Unavailable, match="no_such_setting"), own(no_such_setting="1"):
             pass
         assert list(Path(place).iterdir()) == []
@@ -196,7 +197,7 @@ def test_it_does_not_outlive_a_killed_test_run(own: Own) -> None:
         owner.kill()
         wait_until(lambda: not is_alive(int(pid)))
     assert Path(folder).exists()
-    mysql_process._sweep(Path(folder).parent)
+    sweep(Path(folder).parent)
     assert not Path(folder).exists()
 
 
