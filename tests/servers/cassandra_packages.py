@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from tests.servers.cache import fetched, require_access
 from tests.servers.finding import Unavailable
-from tests.servers.mysql_packages import CACHE, cache_folder
-from tests.servers.processes import as_unprivileged
 
 VERSION = "5.0.5"
 
@@ -38,14 +33,8 @@ _POM = f"""\
 
 def cached_jars() -> Path:
     """The folder of Cassandra's jars, fetched first if the cache does not have them (66 MB). Raises Unavailable."""
-    cache = cache_folder()
-    jars = cache / f"cassandra-{VERSION}"
-    if not jars.exists():
-        with _locked(cache):
-            if not jars.exists():  # another process may have fetched them meanwhile
-                _fetch(jars)
-    if subprocess.run([*as_unprivileged(), "test", "-x", jars], check=False).returncode:
-        raise Unavailable(f"the server's user cannot enter {cache}: name another folder in {CACHE}")
+    jars = fetched(f"cassandra-{VERSION}", _fetch)
+    require_access(jars)
     return jars
 
 
@@ -73,39 +62,16 @@ def _version(program: str) -> int | None:
     return int(found[1]) if found else None
 
 
-@contextmanager
-def _locked(cache: Path) -> Iterator[None]:
-    try:
-        cache.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = (cache / "cassandra.lock").open("w")
-    except OSError as error:
-        raise Unavailable(f"no cache for Cassandra: {error}; name another folder in {CACHE}") from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _fetch(jars: Path) -> None:
-    """Download beside the place where they will be, which gets all of them or none. Maven's own repository is in the
-    same folder: nothing stays in the home of whoever runs this."""
+def _fetch(folder: Path, jars: Path) -> None:
+    """Download them. Maven's own repository is in the folder, too: nothing stays in the home of whoever runs this."""
     program = maven()
     if program is None:
         raise Unavailable(f"{_OTHERWISE} Maven, which fetches Cassandra: Debian's package maven")
-    for killed in jars.parent.glob("fetch-cassandra-*"):  # we have the lock, so nobody is at it
-        shutil.rmtree(killed, ignore_errors=True)
-    with TemporaryDirectory(prefix="fetch-cassandra-", dir=jars.parent) as name:
-        folder = Path(name)
-        new = folder / "jars"
-        (folder / "pom.xml").write_text(_POM)
-        goal = (
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={new}",
-            f"-Dmaven.repo.local={folder / 'repository'}",
-        )
-        ran = subprocess.run([program, "-q", "-B", *goal], cwd=folder, capture_output=True, text=True, check=False)
-        if ran.returncode:
-            raise Unavailable(f"Cassandra from Maven: {program} failed: {(ran.stdout + ran.stderr).strip()[:500]}")
-        new.chmod(0o755)
-        for each in new.iterdir():
-            each.chmod(0o644)
-        new.rename(jars)
+    (folder / "pom.xml").write_text(_POM)
+    goal = ("dependency:copy-dependencies", f"-DoutputDirectory={jars}", f"-Dmaven.repo.local={folder / 'repository'}")
+    ran = subprocess.run([program, "-q", "-B", *goal], cwd=folder, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise Unavailable(f"Cassandra from Maven: {program} failed: {(ran.stdout + ran.stderr).strip()[:500]}")
+    jars.chmod(0o755)
+    for each in jars.iterdir():
+        each.chmod(0o644)

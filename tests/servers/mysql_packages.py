@@ -3,21 +3,14 @@ with the libraries that it needs. Nothing is installed."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from tests.servers.cache import fetched, require_access
 from tests.servers.finding import Unavailable
-from tests.servers.processes import as_unprivileged
 
-CACHE = "WIGGLE_TEST_CACHE"
-"""The variable that names another folder for the cache."""
 SOURCES = (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list"))
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _MIRROR = "http://deb.debian.org/debian"
@@ -27,26 +20,9 @@ _SOURCE = "Types: deb\nURIs: {}\nSuites: sid\nComponents: main\nSigned-By: {}\n"
 
 def cached_server() -> list[str]:
     """The command that runs it, fetched first if the cache does not have it. Raises Unavailable."""
-    cache = cache_folder()
-    root = cache / "mysql-server"
-    if not root.exists():
-        _require_debian()
-        with _locked(cache):
-            if not root.exists():  # another process may have fetched it meanwhile
-                _fetch(root)
-    command = _command(root)
-    if subprocess.run([*as_unprivileged(), "test", "-x", command[0]], check=False).returncode:
-        raise Unavailable(f"the server's user cannot enter {cache}: name another folder in {CACHE}")
+    command = _command(fetched("mysql-server", _fetch))
+    require_access(command[0])
     return command
-
-
-def cache_folder() -> Path:
-    """Outside the repository. For root it is not in the home, which the server's user may not enter."""
-    if os.environ.get(CACHE):
-        return Path(os.environ[CACHE])
-    if os.geteuid() == 0:
-        return Path("/var/cache/wiggle")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wiggle"
 
 
 def mirror() -> str:
@@ -71,35 +47,17 @@ def _require_debian() -> None:
         raise Unavailable(f"{otherwise}, or install debian-archive-keyring so that Debian's can be fetched")
 
 
-@contextmanager
-def _locked(cache: Path) -> Iterator[None]:
-    try:
-        cache.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = (cache / "lock").open("w")
-    except OSError as error:
-        raise Unavailable(f"no cache for MySQL: {error}; name another folder in {CACHE}") from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _fetch(root: Path) -> None:
-    """Download and unpack beside the place where it will be, which gets it whole or not at all."""
-    for killed in root.parent.glob("fetch-*"):  # we have the lock, so nobody is at it
-        shutil.rmtree(killed, ignore_errors=True)
-    with TemporaryDirectory(prefix="fetch-", dir=root.parent) as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        new = folder / "root"
-        for each in ("lists/partial", "archives/partial", "sources", "root"):
-            (folder / each).mkdir(mode=0o755, parents=True)
-        (folder / "status").touch()
-        (folder / "sources" / "sid.sources").write_text(_SOURCE.format(mirror(), _KEYRING))
-        _apt(folder, "update")
-        _apt(folder, "install", "--yes", "--no-install-recommends", "--download-only", _PACKAGE)
-        for package in sorted((folder / "archives").glob("*.deb")):
-            _run("dpkg", "-x", str(package), str(new))
-        new.rename(root)
+def _fetch(folder: Path, root: Path) -> None:
+    """Download into the folder, and unpack at the root."""
+    _require_debian()
+    for each in ("lists/partial", "archives/partial", "sources", root.name):
+        (folder / each).mkdir(mode=0o755, parents=True)
+    (folder / "status").touch()
+    (folder / "sources" / "sid.sources").write_text(_SOURCE.format(mirror(), _KEYRING))
+    _apt(folder, "update")
+    _apt(folder, "install", "--yes", "--no-install-recommends", "--download-only", _PACKAGE)
+    for package in sorted((folder / "archives").glob("*.deb")):
+        _run("dpkg", "-x", str(package), str(root))
 
 
 def _apt(folder: Path, *arguments: str) -> None:

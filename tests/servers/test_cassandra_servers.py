@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +14,11 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.servers import cassandra, cassandra_node, cassandra_packages
+from tests.servers.cache import CACHE
 from tests.servers.cassandra import own_cassandra
 from tests.servers.cassandra_node import LocalCassandra
 from tests.servers.finding import Unavailable, skip_or_fail
 from tests.servers.folders import ServerFolder, sweep
-from tests.servers.mysql_packages import CACHE
 from tests.servers.processes import ending_with_us
 from wiggle_core.errors import TransientStoreError
 from wiggle_store_cassandra.connections import Connections
@@ -182,22 +181,4 @@ def test_a_download_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(cassandra_packages, "maven", lambda: failing)
     with pytest.raises(Unavailable, match="no way to Maven Central"):
         cassandra_packages.cached_jars()
-    assert [each.name for each in (tmp_path / "cache").iterdir()] == ["cassandra.lock"]
-
-
-def test_two_at_once_fetch_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The second one waits, and takes what the first one fetched."""
-    fetched = []
-
-    def fetch(jars: Path) -> None:
-        fetched.append(jars)
-        time.sleep(0.2)
-        jars.mkdir()
-
-    monkeypatch.setenv(CACHE, str(tmp_path))
-    monkeypatch.setattr(cassandra_packages, "_fetch", fetch)
-    monkeypatch.setattr(cassandra_packages, "as_unprivileged", list)
-    with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(lambda _: cassandra_packages.cached_jars(), range(2)))
-    assert fetched == [tmp_path / f"cassandra-{cassandra_packages.VERSION}"]
-    assert folders[0] == folders[1] == fetched[0]
+    assert [each.name for each in (tmp_path / "cache").iterdir()] == ["lock"]

@@ -22,7 +22,8 @@ import pytest
 from pymysql.constants import CLIENT
 from sqlalchemy import make_url
 
-from tests.servers import mariadb, mysql, mysql_packages, mysql_process
+from tests.servers import cache, mariadb, mysql, mysql_packages, mysql_process
+from tests.servers.cache import CACHE
 from tests.servers.finding import Unavailable, skip_or_fail
 from tests.servers.folders import sweep
 from tests.servers.mariadb import own_mariadb
@@ -309,7 +310,7 @@ def test_the_mirror_is_the_machines_own(text: str, found: str, monkeypatch: pyte
 
 
 def test_a_machine_without_apt_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(mysql_packages.CACHE, str(tmp_path))
+    monkeypatch.setenv(CACHE, str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unavailable, match="set WIGGLE_TEST_MYSQL_URL, run Docker, or put mysqld"):
         mysql_packages.cached_server()
@@ -318,7 +319,7 @@ def test_a_machine_without_apt_says_what_to_do(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no apt-get here")
 def test_a_download_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What failed, and why; the next try begins anew."""
-    monkeypatch.setenv(mysql_packages.CACHE, str(tmp_path))
+    monkeypatch.setenv(CACHE, str(tmp_path))
     monkeypatch.setattr(mysql_packages, "mirror", lambda: "http://127.0.0.1:9/debian")
     monkeypatch.setattr(mysql_packages, "_require_debian", lambda: None)
     with pytest.raises(Unavailable, match=r"(?s)apt-get -qq update failed: .*127\.0\.0\.1"):
@@ -328,19 +329,16 @@ def test_a_download_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Mo
 
 def test_two_at_once_fetch_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The second one waits, and takes what the first one fetched."""
-    fetched = []
+    made = []
 
-    def fetch(root: Path) -> None:
-        fetched.append(root)
+    def fetch(folder: Path, root: Path) -> None:
+        made.append(root)
         time.sleep(0.2)
-        (root / "usr/lib/x").mkdir(parents=True)
-        (root / "usr/lib/x/ld-linux-x86-64.so.2").touch(mode=0o755)
+        root.mkdir()
 
-    monkeypatch.setenv(mysql_packages.CACHE, str(tmp_path))
-    monkeypatch.setattr(mysql_packages, "_fetch", fetch)
-    monkeypatch.setattr(mysql_packages, "_require_debian", lambda: None)
-    monkeypatch.setattr(mysql_packages, "as_unprivileged", list)
+    monkeypatch.setenv(CACHE, str(tmp_path))
     with ThreadPoolExecutor(2) as pool:
-        commands = list(pool.map(lambda _: mysql_packages.cached_server(), range(2)))
-    assert len(fetched) == 1
-    assert commands[0] == commands[1]
+        folders = list(pool.map(lambda _: cache.fetched("thing", fetch), range(2)))
+    assert len(made) == 1
+    assert folders == [tmp_path / "thing"] * 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["lock", "thing"]
