@@ -75,7 +75,9 @@ def test_the_clock_reaches_the_store() -> None:
 
 def test_an_unknown_scheme_names_the_nearest_and_those_installed() -> None:
     """Section 6: the error for a misspelt scheme says which one was meant."""
-    with pytest.raises(UnknownScheme, match=r"'sqlit' \(did you mean 'sqlite'\?\); installed: cassandra, mariadb, memory") as bad:
+    with pytest.raises(
+        UnknownScheme, match=r"'sqlit' \(did you mean 'sqlite'\?\); installed: cassandra, mariadb, memory"
+    ) as bad:
         open_store("sqlit:///x.db")
     assert bad.value.scheme == "sqlit"
     with pytest.raises(UnknownScheme, match="no store for 'zzz'; installed"):
