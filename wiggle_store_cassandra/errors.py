@@ -67,16 +67,20 @@ DRIVER_ERRORS: tuple[type[Exception], ...] = (
 )
 """What the driver raises: it has no common ancestor of its errors, and passes those of sockets and names on."""
 
-# Codes of errors that the driver has no class for
+# Errors that the driver has no exception for, by code
 # (https://github.com/apache/cassandra/blob/cassandra-5.0/doc/native_protocol_v5.spec, section 8).
-_SERVER_ERROR = 0x0000
 _BAD_CREDENTIALS = 0x0100
-_OVERLOADED = 0x1001
-_BOOTSTRAPPING = 0x1002
-_TRUNCATING = 0x1003
-_CAS_UNKNOWN = 0x1700
 _SYNTAX = 0x2000
-_UNPREPARED = 0x2500
+_NOT_BEGUN = {
+    0x1002: "a node of {} is joining: it will be there soon",
+    0x1003: "a table of {} is being emptied",
+    0x2500: "{} has forgotten a statement",
+}
+_MAYBE_APPLIED = {
+    0x0000: "{} reports an error of its own: look into the log of its nodes",
+    0x1001: "{} is overloaded: lower the number of workers, or add nodes",
+    0x1700: "replicas of {} did not agree in time",
+}
 
 # Why a replica failed, by number (RequestFailureReason).
 _TOMBSTONES = 0x0001
@@ -214,26 +218,15 @@ def _invalid(place: Place, error: Exception) -> StoreError:
 
 
 def _by_code(place: Place, error: Any, is_change: bool) -> StoreError:  # Any: of the driver
-    """Errors of the server that the driver has no exception for."""
-    match error.code:
-        case code if code == _CAS_UNKNOWN:
-            return _open(f"replicas of {place} did not agree in time", is_change)
-        case code if code == _OVERLOADED:
-            return _open(f"{place} is overloaded: lower the number of workers, or add nodes", is_change)
-        case code if code == _BOOTSTRAPPING:
-            return TransientStoreError(f"a node of {place} is joining: it will be there soon")
-        case code if code == _TRUNCATING:
-            return TransientStoreError(f"a table of {place} is being emptied")
-        case code if code == _UNPREPARED:
-            return TransientStoreError(f"{place} has forgotten a statement")
-        case code if code == _BAD_CREDENTIALS:
-            return _refused(place, AuthenticationFailed(error.message))
-        case code if code == _SYNTAX:
-            return PermanentStoreError(f"{place} does not understand what is asked: Cassandra 4.1 or newer is needed")
-        case code if code == _SERVER_ERROR:
-            return _open(f"{place} reports an error of its own: look into the log of its nodes", is_change)
-        case code:
-            return _open(f"{place} reports the error {code:#06x}: look into the log of its nodes", is_change)
+    code: int = error.code
+    if code == _BAD_CREDENTIALS:
+        return _refused(place, AuthenticationFailed(error.message))
+    if code == _SYNTAX:
+        return PermanentStoreError(f"{place} does not understand what is asked: Cassandra 4.1 or newer is needed")
+    if code in _NOT_BEGUN:
+        return TransientStoreError(_NOT_BEGUN[code].format(place))
+    other = f"{{}} reports the error {code:#06x}: look into the log of its nodes"
+    return _open(_MAYBE_APPLIED.get(code, other).format(place), is_change)
 
 
 def _unavailable(place: Place, error: Any, is_change: bool) -> StoreError:  # Any: of the driver

@@ -258,6 +258,8 @@ def test_what_was_not_begun_is_transient(error: Exception, message: str, is_chan
         ),
         (NoHostAvailable("x", {"h1": OSError(1, "Last error: [SSL: CERTIFICATE_VERIFY_FAILED]")}), "agree on TLS"),
         (NoHostAvailable("x", {"h1": ProtocolError("x")}), "cannot be understood: check hosts and port"),
+        (by_code(0x0100), "refuses this user"),
+        (by_code(0x2000), "does not understand what is asked"),
         (Unauthorized("User has no MODIFY permission"), "`wiggle db roles` shows what it needs"),
         (UnsupportedOperation("x"), "Cassandra 4.1 or newer is needed"),
         (FunctionFailure("x", "k", "f", []), "a value is given to"),
