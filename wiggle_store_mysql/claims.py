@@ -43,6 +43,9 @@ from wiggle_store_mysql.order import LANE_KEY, ORDER, behind, keys, lock_of, of
 from wiggle_store_mysql.place import Product
 from wiggle_store_mysql.rows import TASK_COLUMNS, read_task
 
+CROWDED = 50
+"""From so many rows on that a claim passes by in a lane, its head is looked at for dead ones; from fewer, if it found
+no more tasks than that."""
 PRUNED = 200
 """How many rows at the head of a lane are looked at for dead ones."""
 PRUNED_IN_A_ROW = 1_000
@@ -50,8 +53,8 @@ PRUNED_IN_A_ROW = 1_000
 PRUNINGS = 20
 """How often in a row, at most."""
 PRUNING_PAUSE = 1.0
-"""How many seconds lie at least between two prunings of a lane's head by one process: it takes about as long as a claim
-by the lane."""
+"""How many seconds lie at least between two prunings of a lane's head by one process: what a claim passed by may be
+locked by other claims, and not dead."""
 SHORT_PRUNING_PAUSE = 0.1
 """Likewise, where most of the rows were dead the last time."""
 
@@ -86,6 +89,10 @@ _BY_LANE = f"""
     ON task.id = head.id AND task.ready_no = head.ready_no AND task.state = 'READY'
     WHERE head.lane = %s ORDER BY {of("head", LANE_KEY)} LIMIT %s {{lock}} SKIP LOCKED
 """
+# How many rows were passed by is not asked, for that would read them all again: the place of a single one tells enough.
+_PASSED = f"""
+    SELECT {LANE_KEY} FROM $lane_task FORCE INDEX (PRIMARY) WHERE lane = %s ORDER BY {LANE_KEY} LIMIT 1 OFFSET %s
+"""
 _STANDING = "SELECT count(*) FROM $lane WHERE id IN %s AND state = 'OPEN'"
 
 _LEASE = """
@@ -107,8 +114,25 @@ class Candidate(NamedTuple):
     lane: LaneId | None
 
 
+class Head(NamedTuple):
+    """What a claim found in a lane: how many free tasks, and the last of them. With `is_end` there are no more."""
+
+    lane: LaneId
+    found: int
+    last: OrderKey | None
+    is_end: bool
+
+    def asked(self) -> Statement:
+        """The question for the row that would be behind the last, had it passed by so many."""
+        return _PASSED, (self.lane, self.found + min(self.found, CROWDED))
+
+    def is_crowded(self, rows: Sequence[Row]) -> bool:
+        """Whether the claim passed by as many rows as it found, or by CROWDED, from the answer to `asked`."""
+        return bool(rows) and (self.is_end or self.last is None or OrderKey(*rows[0][:4]) <= self.last)
+
+
 class Claiming:
-    """Claims, and the times at which the heads of lanes are to be pruned next."""
+    """Claims, and the times at which the heads of lanes may be pruned next."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -118,16 +142,21 @@ class Claiming:
         """Lease the first READY tasks that match, in claim order over all routes (O1-O4). Raises StaleLanes (N3)."""
         if not request.routes or request.limit < 1:
             return []
-        for lane in _lanes(request.routes):
-            self._prune(lane)
         with self._connections.transaction() as session:
-            found = _locked(session, request)
-            rows = session.commit(list(lease_statements(now, request, found)))[1].rows if found else []
+            found, heads = _locked(session, request)
+            rows: list[Row] = []
+            crowded = heads  # whatever was there has been passed by
+            if found:
+                _, leased, *passed = session.commit(list(lease_statements(now, request, found, heads)))
+                crowded = [each for each, answer in zip(heads, passed, strict=False) if each.is_crowded(answer.rows)]
+                rows = leased.rows
+        for head in crowded:
+            self._prune(head.lane)
         return sorted(map(read_task, rows), key=attrgetter("order_key"))
 
     def _prune(self, lane: LaneId) -> None:
-        """Delete the dead ones of the first rows of a lane now and then: a claim that meets them passes by them one by
-        one. It is carried out whatever becomes of this."""
+        """Delete the dead ones of the first rows of a lane, which claims pass by one by one. What was claimed is
+        claimed, whatever becomes of this."""
         now = monotonic()
         if now < self._prune_at.get(lane, now):
             return
@@ -141,19 +170,22 @@ class Claiming:
                 size = PRUNED_IN_A_ROW
 
 
-def _locked(session: Session, request: ClaimRequest) -> list[Candidate]:
-    """The first free tasks over all routes, locked. Raises StaleLanes."""
+def _locked(session: Session, request: ClaimRequest) -> tuple[list[Candidate], list[Head]]:
+    """The first free tasks over all routes, locked, and what was found in each lane. Raises StaleLanes."""
     answers = session.batch(list(first_statements(session.server.product, request.routes, request.limit)))
     lanes = _lanes(request.routes)
     is_by_pages = _is_by_pages(session.server.product, request.routes)
     if lanes and answers.pop().rows != [(len(lanes),)]:
         raise StaleLanes
-    found = [
-        Candidate(OrderKey(*row[:4]), row[4], route.lane)
-        for route, answer in zip(request.routes, answers, strict=True)
-        for row in (_free(session, route, request.limit, answer.rows) if is_by_pages else answer.rows)
-    ]
-    return sorted(found, key=attrgetter("key"))[: request.limit]
+    found: list[Candidate] = []
+    heads = []
+    for route, answer in zip(request.routes, answers, strict=True):
+        rows = _free(session, route, request.limit, answer.rows) if is_by_pages else answer.rows
+        found += (Candidate(OrderKey(*row[:4]), row[4], route.lane) for row in rows)
+        if route.lane is not None:
+            last = OrderKey(*rows[-1][:4]) if rows else None
+            heads.append(Head(route.lane, len(rows), last, len(rows) < request.limit))
+    return sorted(found, key=attrgetter("key"))[: request.limit], heads
 
 
 def first_statements(product: Product, routes: Sequence[Route], limit: int) -> Iterator[Statement]:
@@ -210,12 +242,15 @@ def _lanes(routes: Sequence[Route]) -> list[LaneId]:
     return [route.lane for route in routes if route.lane is not None]
 
 
-def lease_statements(now: int | None, request: ClaimRequest, found: Sequence[Candidate]) -> Iterator[Statement]:
-    """Lease what is locked, read it, and let its rows of the lanes go that it was found by. In the order of their keys
-    (L7)."""
+def lease_statements(
+    now: int | None, request: ClaimRequest, found: Sequence[Candidate], heads: Sequence[Head]
+) -> Iterator[Statement]:
+    """Lease what is locked, read it, ask what was passed by in lanes, and let the rows of lanes go by which it was
+    found. In the order of their keys (L7)."""
     ids = sorted(each.key.id for each in found)
     yield _LEASE.format(now=moment(now)), (request.owner, request.token, request.ttl, request.ttl, ids)
     yield _LEASED, (ids, request.token)
+    yield from (head.asked() for head in heads)
     rows = [LaneRow(each.lane, each.key, each.ready_no) for each in found if each.lane is not None]
     if rows:
         yield lane_rows.deletion(rows)

@@ -200,6 +200,24 @@ def test_dead_rows_at_the_head_of_a_lane_go(url: str, monkeypatch: pytest.Monkey
         assert store.audit() == []
 
 
+def test_a_lane_without_dead_rows_is_not_looked_at_for_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N4: a claim by a lane that this process has not claimed by for long costs what the next one costs: dead rows are
+    looked for when some were passed by, so that a worker may go through a thousand lanes."""
+    with migrated(with_options(url, pool_size="1")) as store:
+        laned = Laned.over(store)
+        (lane,) = laned.open(region == "eu")
+        tasks = eu_tasks(300)
+        laned.enqueue(tasks)
+        monkeypatch.setattr(claims, "PRUNING_PAUSE", 0.0)
+        read = [rows_read(store, lambda: claim(store, by_lane(lane), limit=10)) for _ in range(3)]
+        assert max(read) - min(read) <= 5, read
+        kill_rows(laned, ids(tasks[30:41]))
+        with recorded(monkeypatch) as sent:
+            assert ids(claim(store, by_lane(lane), limit=10)) == ids(tasks[41:51])
+        assert [packet for packet in sent if "DELETE" in str(packet)][1:], "eleven dead rows were passed by, and stay"
+        assert laned.size(lane) == 300 - 51
+
+
 def test_a_row_that_is_held_is_not_pruned_nor_waited_for(laned: Laned) -> None:
     """N1, L7: pruning passes by what others have locked."""
     (lane,) = laned.open(region == "eu")
