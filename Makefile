@@ -50,10 +50,11 @@ else
 	$(BIN)/python -m benchmarks $(ARGS)
 endif
 
-# Tests find a server by WIGGLE_TEST_<STORE>_URL, else in Docker, else they start one. This starts PostgreSQL, MySQL and
-# MariaDB by hand, or those of ARGS="mysql mariadb", until it is interrupted, and prints what to export; memory and
-# sqlite need none. Where the machine has no MySQL, it is fetched once from Debian sid (60 MB) into ~/.cache/wiggle, or
-# for root into /var/cache/wiggle; ARGS=--fetch does just that.
+# Tests find a server by WIGGLE_TEST_<STORE>_URL, else in Docker, else they start one. This starts PostgreSQL, MySQL,
+# MariaDB and Cassandra by hand, or those of ARGS="mysql mariadb", until it is interrupted, and prints what to export;
+# memory and sqlite need none. What the machine lacks is fetched once into ~/.cache/wiggle, or for root into
+# /var/cache/wiggle: MySQL from Debian sid (60 MB), and Cassandra from Maven (66 MB; it needs Maven and Java 17).
+# ARGS=--fetch does just that.
 servers: install
 	$(BIN)/python -m tests.servers $(ARGS)
 
