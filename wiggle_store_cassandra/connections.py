@@ -116,8 +116,8 @@ class Connections:
         return self.many([(cql, tuple(binds))])[0]
 
     def serial_rows(self, cql: str, binds: Sequence[object] = ()) -> list[Row]:
-        """Likewise, after what is under way in the partition has been brought to an end: what has not taken effect by
-        now never will."""
+        """Likewise, after what nodes have begun in the partition has been brought to an end. A change that waits on a
+        node for its turn is none of that."""
         bound = self._bound((cql, tuple(binds)))
         bound.consistency_level = ConsistencyLevel.LOCAL_SERIAL
         return self._answers([self._send(bound, is_change=False)], is_change=False)[0]

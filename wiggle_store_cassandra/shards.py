@@ -328,19 +328,34 @@ class Shards:
         raise next((each for each in errors if isinstance(each, AmbiguousStoreError)), errors[0])
 
     def _settled(self, write: Write, outcome: bool | StoreError) -> bool | StoreError:
-        """What came of a batch, found out by its task where no answer came (CA3)."""
+        """What came of a batch, found out by its task where no answer came (CA3).
+
+        One that is not seen may wait for its turn on a node yet. It is sent again as it was: of the two, one at most
+        takes effect, and then neither does later, for what they are conditional on does not come back.
+        """
         if not isinstance(outcome, AmbiguousStoreError):
             return outcome
+        found = self._is_applied(write)
+        if found is None or found:
+            return outcome if found is None else True
+        (again,) = self.connections.applied_all([write.statements])
+        if again is False:
+            found = self._is_applied(write)
+            return outcome if found is None else found
+        return again if again is True else outcome
+
+    def _is_applied(self, write: Write) -> bool | None:
+        """Whether a task is as a batch leaves it, or as it was before; None for neither, and when nobody answers."""
         task = write.new or write.old
         assert task is not None, "a batch changes a task"
         try:
             rows = self.connections.serial_rows(_VERSION, (self.space, write.number, task.place))
         except StoreError:
-            return outcome
+            return None
         found = rows[0][0] if rows else None
         if found == (None if write.new is None else write.new.version):
             return True
-        return False if found == (None if write.old is None else write.old.version) else outcome
+        return False if found == (None if write.old is None else write.old.version) else None
 
     def settle(self, number: int) -> None:
         """Bring to an end what is under way in a shard."""

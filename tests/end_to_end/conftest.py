@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.stores.conftest import mariadb_url, mysql_like_url, mysql_url, postgres_url
+from tests.stores.conftest import cassandra_url, mariadb_url, mysql_like_url, mysql_url, postgres_url
 
-__all__ = ["mariadb_url", "mysql_like_url", "mysql_url", "postgres_url"]
+__all__ = ["cassandra_url", "mariadb_url", "mysql_like_url", "mysql_url", "postgres_url"]
