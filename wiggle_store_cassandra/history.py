@@ -18,6 +18,8 @@ from wiggle_store_cassandra.shards import Shards, Write
 
 MOVED_AT_ONCE = 100
 HOUR_MICROS = 3_600_000_000
+HOURS_AT_ONCE = 8
+"""How many hours of a shard are read side by side; all of their tasks are in memory then."""
 
 _ID = "WHERE space = ? AND id = ?"
 _KEEP = """
@@ -127,9 +129,11 @@ def move_all(shards: Shards, now: int) -> None:
 
 def each_settled(shards: Shards) -> Iterator[Stored]:
     """Every task in history, payloads left out; those among them that were revived, too."""
-    for hour, number in _hours(shards):
-        for version, body, _, _ in shards.connections.rows(_HOUR, (shards.space, number, hour)):
-            yield read_body(version, body)
+    hours = _hours(shards)
+    for start in range(0, len(hours), HOURS_AT_ONCE):
+        asks = [(_HOUR, (shards.space, number, hour)) for hour, number in hours[start : start + HOURS_AT_ONCE]]
+        for rows in shards.connections.many(asks):
+            yield from (read_body(version, body) for version, body, _, _ in rows)
 
 
 def _hours(shards: Shards) -> list[tuple[int, int]]:

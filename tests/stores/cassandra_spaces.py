@@ -17,8 +17,8 @@ from wiggle_store_cassandra.connections import Connections
 from wiggle_store_cassandra.rows import Statement
 from wiggle_store_cassandra.store import CassandraStore
 
-SHARDS = 4
-"""Few, so that tasks meet in one; more than a claim looks at first would make every test slower."""
+SHARDS = 2
+"""Few, so that tasks meet in one, and since each costs every question that is asked."""
 
 
 def open_url(url: str, clock: Clock | None = None) -> CassandraStore:

@@ -170,6 +170,17 @@ def test_an_urgent_task_waits_for_no_other_priority(cassandra_url: str) -> None:
             assert f"urgent {turn}" in ids(claim(store, limit=3))
 
 
+def test_a_claim_goes_to_all_shards_when_those_it_saw_have_too_little(cassandra_url: str) -> None:
+    """O4: what is ready is found, in whichever shards it is, by one claim; an empty queue is told as empty."""
+    with migrated(fresh_space(cassandra_url, shards=9)) as store:
+        tasks = [make_task(priority=number % 3) for number in range(40)]
+        enqueue_all(store, tasks)
+        assert len(claim(store, limit=35)) == 35
+        assert len(claim(store, limit=35)) == 5
+        assert claim(store, limit=35) == []
+        assert sorted(ids(store.find(ALL, [State.RUNNING], 100))) == sorted(ids(tasks))
+
+
 def test_a_claim_passes_by_a_bounded_number_of_rows(cassandra_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 7: a poll for a rare predicate reads no more than so many rows a shard; the next one goes on there, and the
     rare task is reached."""
