@@ -96,7 +96,7 @@ def bare_mysql(connection: mysql.Connection, place: MySQLPlace) -> BareClaim:
         found = cursor.fetchall()
         taken = time.perf_counter() - started
         picked = [Candidate(OrderKey(*row[:-1]), row[-1], None) for row in found]
-        lease = ";".join([*starmap(session.text, lease_statements(None, request, picked)), "COMMIT"])
+        lease = ";".join([*starmap(session.text, lease_statements(None, request, picked, [])), "COMMIT"])
         started = time.perf_counter()
         cursor.execute(lease)
         cursor.nextset()
