@@ -26,7 +26,7 @@ from wiggle_core.stores.replay import Replaying
 from wiggle_core.stores.store import Cancel, ClaimRequest, GiveBack, Requeue, Route
 from wiggle_core.tasks.task import State, TaskId, TaskRecord
 from wiggle_store_mysql import claims
-from wiggle_store_mysql.claims import Candidate, first_statements
+from wiggle_store_mysql.claims import Candidate, Head, first_statements
 from wiggle_store_mysql.connections import Session
 from wiggle_store_mysql.place import Product
 from wiggle_store_mysql.store import MySQLStore
@@ -140,7 +140,7 @@ def test_each_of_several_claimers_gets_its_number(laned: Laned, name: str, monke
     there are as many; together they get the first ones."""
     all_locked, locked = threading.Barrier(8), claims._locked
 
-    def wait_behind_locks(session: Session, request: ClaimRequest) -> list[Candidate]:
+    def wait_behind_locks(session: Session, request: ClaimRequest) -> tuple[list[Candidate], list[Head]]:
         found = locked(session, request)
         all_locked.wait(timeout=30)
         return found
