@@ -19,7 +19,7 @@ from uuid import UUID
 
 from wiggle_core.criteria.evaluate import Matcher, compile_predicate
 from wiggle_core.criteria.tree import TRUE, Predicate
-from wiggle_core.errors import StaleLanes, TransientStoreError
+from wiggle_core.errors import PermanentStoreError, StaleLanes, TransientStoreError
 from wiggle_core.stores.lanes import LaneState
 from wiggle_core.stores.store import ClaimRequest, Route
 from wiggle_core.tasks.task import OrderKey, State, TaskRecord
@@ -95,7 +95,7 @@ class Claiming:
                         self._require_open(request.routes)
                         is_checked = True
                     self._take(now, request, _picked(found, wanted), claimed)
-                except TransientStoreError:
+                except (TransientStoreError, PermanentStoreError):
                     if not claimed:
                         raise
                     return _in_order(claimed)  # a replay would claim others beside them (O2)
@@ -193,8 +193,9 @@ class Claiming:
             turns = {number: turn for number, turn in turns.items() if turn}
             writes = [self._write(number, turn) for number, turn in turns.items()]
             outcomes = dict(zip(turns, shards.write(writes), strict=True))
-            for number in [number for number, is_done in outcomes.items() if is_done]:
-                claimed += [new.task for _, new in turns[number]]
+            taken = [number for number, is_done in outcomes.items() if is_done]
+            claimed += [new.task for number in taken for _, new in turns[number]]
+            for number in taken:  # once all of them are told: it may fail
                 self._note(number, left[number], turns[number])
             failed = [number for number, is_done in outcomes.items() if not is_done]
             if failed:

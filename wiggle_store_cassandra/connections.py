@@ -181,7 +181,8 @@ class Connections:
 
     def applied_all(self, batches: Sequence[Sequence[Statement]]) -> list[bool | StoreError]:
         """Likewise for several, side by side: whether each was applied, or why that is not so or not known."""
-        sent = [self._try_to_send(self._batch(each)) for each in batches]
+        # What cannot be prepared fails before the first is sent, so that nothing is applied then.
+        sent = [self._try_to_send(each) for each in [self._batch(each) for each in batches]]
         return [each if isinstance(each, StoreError) else self._outcome(each) for each in sent]
 
     def _try_to_send(self, bound: BoundStatement | BatchStatement) -> ResponseFuture | StoreError:

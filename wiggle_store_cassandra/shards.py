@@ -38,6 +38,10 @@ SEAL_AFTER = 256
 """How many tasks one process takes out of an open generation before it is sealed; also how often the beginnings of
 sealed ones are noted. A read passes by no more than so many tombstones of each process that claims there."""
 
+KNOWN = 100_000
+"""Of how many queues and lanes of a shard something is kept in memory, before all of it is forgotten: names of queues
+are the caller's, and lanes come and go."""
+
 _SPACE = "SELECT shards FROM $space WHERE space = ?"
 _STATICS = f"""
     SELECT epoch, moved, mark, version FROM $shard
@@ -212,15 +216,19 @@ class Shards:
 
     def generations_of(self, asked: Sequence[tuple[int, str]]) -> dict[tuple[int, str], Generations]:
         """Those of several queues in several shards."""
-        missing = [each for each in asked if each not in self._generations]
+        # Found once: another thread may forget them at any time.
+        found = {each: known for each in asked if (known := self._generations.get(each)) is not None}
+        missing = [each for each in asked if each not in found]
         asks = [(_GENERATIONS, (self.space, number, queue.encode())) for number, queue in missing]
         for (number, queue), rows in zip(missing, self.connections.many(asks), strict=True):
             if rows:
-                self.note_generations(number, queue, _read(*rows[0]))
-        return {each: self._generations[each] for each in asked if each in self._generations}
+                found[number, queue] = self.note_generations(number, queue, _read(*rows[0]))
+        return found
 
     def note_generations(self, number: int, queue: str, known: Generations) -> Generations:
         """Know these from now on."""
+        if len(self._generations) >= KNOWN:
+            self._generations.clear()
         self._generations[number, queue] = known
         return known
 
@@ -246,6 +254,8 @@ class Shards:
         """Tasks of these generations are READY no more, by this process's doing. Now and then the open one is sealed,
         and the beginnings of sealed ones are kept."""
         with self._lock:
+            if len(self._taken) >= KNOWN:
+                self._taken.clear()
             for each in generations:
                 self._taken[number, queue, each] += 1
             full = [each for each in set(generations) if self._taken[number, queue, each] >= SEAL_AFTER]
@@ -268,22 +278,31 @@ class Shards:
 
     def begins_of(self, asked: Sequence[tuple[int, LaneId]]) -> dict[tuple[int, LaneId], dict[int, bytes]]:
         """Where reading lanes begins in sealed generations, as far as that was noted."""
-        missing = [each for each in asked if each not in self._begins]
+        found = {each: known for each in asked if (known := self._begins.get(each)) is not None}
+        missing = [each for each in asked if each not in found]
         asks = [(_BEGINS, (self.space, number, lane.to_bytes(8, "big"))) for number, lane in missing]
         for each, rows in zip(missing, self.connections.many(asks), strict=True):
             told = json.loads(rows[0][0]) if rows else []
-            self._begins[each] = {generation: bytes.fromhex(place) for generation, place in told}
-        return {each: self._begins[each] for each in asked}
+            found[each] = self._note_begins(each, {generation: bytes.fromhex(place) for generation, place in told})
+        return found
+
+    def _note_begins(self, at: tuple[int, LaneId], begins: dict[int, bytes]) -> dict[int, bytes]:
+        if len(self._begins) >= KNOWN:
+            self._begins.clear()
+        self._begins[at] = begins
+        return begins
 
     def note_lane_begin(self, number: int, lane: LaneId, generation: int, begin: bytes) -> None:
         """Reading a lane in a sealed generation begins there, as has been seen."""
         known = self._begins.get((number, lane), {})
         if begin > known.get(generation, b""):
-            self._begins[number, lane] = known | {generation: begin}
+            self._note_begins((number, lane), known | {generation: begin})
 
     def note_taken_from_lane(self, number: int, queue: str, lane: LaneId, count: int) -> None:
         """So many tasks left a lane, by this process's doing. Now and then it is kept where reading it begins."""
         with self._lock:
+            if len(self._taken) >= KNOWN:
+                self._taken.clear()
             self._taken[number, lane] += count
             if self._taken[number, lane] < SEAL_AFTER:
                 return
