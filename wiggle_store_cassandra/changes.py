@@ -171,8 +171,8 @@ class Applying:
         if not changes:
             return
         shards = self._shards
-        for number in shards.by_number(list(changes)):
-            shards.statics(number)  # before history is read, as a guard of what is found there
+        # Before history is read, as a guard of what is found there: another thread may know later ones.
+        statics = {number: shards.statics(number) for number in shards.by_number(list(changes))}
         kept = history.get(shards, list(changes))
         found = {
             each: kept[each]
@@ -187,7 +187,8 @@ class Applying:
                     each,
                 )
                 for task_id, each in found.items()
-            ]
+            ],
+            statics,
         )
         for each in inserted:
             shards.connections.write(history.forgotten(shards.space, each, found[each].name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import time_ns
@@ -73,12 +73,13 @@ class Inserting:
         self._epoch = epoch
         self._done = done
 
-    def insert(self, wanted: Sequence[Wanted]) -> set[TaskId]:
-        """Insert these, side by side in as many batches as it takes; the ids inserted now. Raises StaleLanes."""
+    def insert(self, wanted: Sequence[Wanted], known_by: Mapping[int, Statics] | None = None) -> set[TaskId]:
+        """Insert these, side by side in as many batches as it takes; the ids inserted now. `known_by` are the statics
+        that were known before history was read for those who come back from it. Raises StaleLanes."""
         shards = self._shards
         by_id = {each.task.id: each for each in wanted}
         numbers = {number: [by_id[each] for each in ids] for number, ids in shards.by_number(list(by_id)).items()}
-        statics = {number: shards.statics(number) for number in numbers}
+        statics = {number: known_by[number] if known_by else shards.statics(number) for number in numbers}
         # Behind the statics: what moves to history from now on, their guard tells.
         known = history.known(shards, [each.task.id for each in wanted if each.revived is None])
         inserted: set[TaskId] = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge, nsmallest
 from itertools import chain, islice
@@ -11,7 +11,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from wiggle_core.criteria.evaluate import compile_predicate
-from wiggle_core.errors import AmbiguousStoreError
+from wiggle_core.errors import AmbiguousStoreError, StoreError
 from wiggle_core.stores.changes import is_leased
 from wiggle_core.stores.store import Fate, Route, Slice
 from wiggle_core.tasks.task import SETTLED, OrderKey, State, TaskId, TaskRecord
@@ -43,6 +43,7 @@ _RESERVE = """
     UPDATE $shard SET reserved_at = ? WHERE space = ? AND number = ? AND kind = ? AND place = ?
     IF version = ? AND reserved_at = ?
 """
+_TIMED = (Kind.SCHEDULED, Kind.LEASED, Kind.SETTLED)
 _EVER = b"\xff" * 9
 _BY_TIME = {State.SCHEDULED: Kind.SCHEDULED, State.RUNNING: Kind.LEASED, **dict.fromkeys(SETTLED, Kind.SETTLED)}
 
@@ -61,7 +62,6 @@ class _Late:
     reserved_at: int | None
     task: TaskRecord
 
-    @property
     def due_at(self) -> tuple[int, TaskId]:
         return _due_at(self.task), self.task.id
 
@@ -74,16 +74,14 @@ def due(shards: Shards, now: int, limit: int) -> list[TaskRecord]:
     """SCHEDULED tasks that are due and leases that ran out, longest due first; settled tasks move to history, too."""
     numbers = list(range(shards.count))
     history.move(shards, now, numbers)
-    late = sorted(_late(shards, now, limit), key=lambda each: each.due_at)[:limit]
-    ours = [
-        each for number in numbers for each in _reserved(shards, now, [one for one in late if one.number == number])
-    ]
     _move_marks(shards, now, numbers)
-    return [each.task for each in sorted(ours, key=lambda each: each.due_at)]
+    # The last of all: where something fails behind it, what was reserved would be nobody's for some seconds.
+    ours = _reserved(shards, now, sorted(_late(shards, now, limit), key=_Late.due_at)[:limit])
+    return [each.task for each in sorted(ours, key=_Late.due_at)]
 
 
 def _late(shards: Shards, now: int, limit: int) -> list[_Late]:
-    """What is due in all shards, and nobody's."""
+    """What is due in all shards, and nobody's: as many of those that are due longest, and few more."""
     wanted = [
         (number, kind, shards.statics(number).mark)
         for number in range(shards.count)
@@ -101,22 +99,31 @@ def _late(shards: Shards, now: int, limit: int) -> list[_Late]:
         # The lower bound is for a clock that stepped back: it must not stretch a reservation.
         if reserved_at is None or not reserved_at <= now < reserved_at + RESERVATION_MICROS
     ]
-    tasks = shards.tasks([read_time(place)[1] for _, _, place, _, _ in rows], whole=True)
-    late = []
-    for number, kind, place, version, reserved_at in rows:
-        stored = tasks.get(read_time(place)[1])
-        if stored is not None and _is_due(stored.task, now):
-            late.append(_Late(number, kind, place, version, reserved_at, stored.task))
+    late: list[_Late] = []
+    for part in _parts(sorted(rows, key=lambda row: row[2])):
+        tasks = shards.tasks([read_time(place)[1] for _, _, place, _, _ in part], whole=True)
+        for number, kind, place, version, reserved_at in part:
+            stored = tasks.get(read_time(place)[1])
+            if stored is not None and _is_due(stored.task, now):
+                late.append(_Late(number, kind, place, version, reserved_at, stored.task))
+        if len(late) >= limit:
+            break
     return late
 
 
-def _reserved(shards: Shards, now: int, late: Sequence[_Late]) -> Sequence[_Late]:
-    """These, if nobody else took one of them meanwhile."""
-    try:
-        is_ours = bool(late) and shards.connections.applied([each.reserved(shards.space, now) for each in late])
-    except AmbiguousStoreError:
-        is_ours = False  # nobody's, for some seconds
-    return late if is_ours else ()
+def _reserved(shards: Shards, now: int, late: Sequence[_Late]) -> list[_Late]:
+    """Those of these in whose shard nobody else took one meanwhile. Raises StoreError when there is none for that."""
+    parts: dict[int, list[_Late]] = defaultdict(list)
+    for each in late:
+        parts[each.number].append(each)
+    batches = [[each.reserved(shards.space, now) for each in part] for part in parts.values()]
+    outcomes = shards.connections.applied_all(batches)
+    ours = [each for part, outcome in zip(parts.values(), outcomes, strict=True) if outcome is True for each in part]
+    # Without an answer they are nobody's for some seconds.
+    errors = [each for each in outcomes if isinstance(each, StoreError) and not isinstance(each, AmbiguousStoreError)]
+    if errors and not ours:
+        raise errors[0]
+    return ours
 
 
 def _is_due(task: TaskRecord, now: int) -> bool:
@@ -129,20 +136,28 @@ def _due_at(task: TaskRecord) -> int:
 
 def _move_marks(shards: Shards, now: int, numbers: Sequence[int]) -> None:
     """Have the next sweep begin behind what is done with (CA1)."""
-    behind = [number for number in numbers if shards.statics(number).mark < now - 2 * MARK_MARGIN_MICROS]
-    kinds = (Kind.SCHEDULED, Kind.LEASED, Kind.SETTLED)
+    begins = {number: shards.statics(number).mark for number in numbers}
+    begins = {number: mark for number, mark in begins.items() if mark < now - 2 * MARK_MARGIN_MICROS}
+    for number, first in _firsts(shards, begins, now - MARK_MARGIN_MICROS).items():
+        if first < begins[number] + MARK_MARGIN_MICROS:
+            del begins[number]
+        else:
+            shards.move_mark(number, first, begins[number])
+    # What was written meanwhile was so by the mark before, and may stand before the new one.
+    for number, first in _firsts(shards, begins, now).items():
+        shards.lower_mark(number, first)
+
+
+def _firsts(shards: Shards, begins: Mapping[int, int], at_most: int) -> dict[int, int]:
+    """Where the first row of these shards stands that something is to be done about, from these marks on."""
     asks = [
-        (_FIRST, (shards.space, number, kind, of_number(shards.statics(number).mark)))
-        for number in behind
-        for kind in kinds
+        (_FIRST, (shards.space, number, kind, of_number(mark))) for number, mark in begins.items() for kind in _TIMED
     ]
     answers = iter(shards.connections.many(asks))
-    for number in behind:
-        firsts = [read_time(place)[0] for _ in kinds for (place,) in next(answers)]
-        mark = min([*firsts, now - MARK_MARGIN_MICROS])
-        present = shards.statics(number).mark
-        if mark >= present + MARK_MARGIN_MICROS:
-            shards.raise_mark(number, mark, present)
+    return {
+        number: min([at_most, *(read_time(place)[0] for _ in _TIMED for (place,) in next(answers))])
+        for number in begins
+    }
 
 
 # Single tasks

@@ -192,10 +192,23 @@ class Shards:
                 self.settle(number)
         raise TransientStoreError(f"a shard of {self.connections.place} changes so fast that nothing can be done")
 
-    def raise_mark(self, number: int, mark: int, present: int) -> None:
-        """Begin later from now on, unless somebody else has changed it."""
-        if self.connections.applied([(_MARK, (mark, self.space, number, present))]):
-            self._statics[number] = self.statics(number)._replace(mark=mark)
+    def move_mark(self, number: int, mark: int, present: int) -> None:
+        """Begin there from now on, unless somebody else has changed it."""
+        try:
+            if self.connections.applied([(_MARK, (mark, self.space, number, present))]):
+                self._statics[number] = self.statics(number)._replace(mark=mark)
+        except AmbiguousStoreError:
+            self.settle(number)
+            self.reread([number])
+
+    def lower_mark(self, number: int, mark: int) -> None:
+        """Begin there at the latest, whoever else changes it. Raises StoreError."""
+        for _ in range(TRIES):
+            present = self.reread([number])[number].mark
+            if present <= mark:
+                return
+            self.move_mark(number, mark, present)
+        raise TransientStoreError(f"a shard of {self.connections.place} changes so fast that nothing can be done")
 
     def next_moved(self, number: int) -> Statement:
         """Tells others that tasks move to history, if nobody else did meanwhile."""
