@@ -173,7 +173,7 @@ class Applying:
         shards = self._shards
         # Before history is read, as a guard of what is found there: another thread may know later ones.
         statics = {number: shards.statics(number) for number in shards.by_number(list(changes))}
-        kept = history.get(shards, list(changes))
+        kept = history.get(shards, list(changes), whole=True)
         found = {
             each: kept[each]
             for each, (_, change) in changes.items()

@@ -28,13 +28,17 @@ _KEEP = """
 _LOG = "INSERT INTO $settled (space, number, hour, settled_at, version, id, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _LOG_HOUR = "INSERT INTO $settled_hour (space, hour, number) VALUES (?, ?, ?)"
 _KNOWN = f"SELECT id FROM $history {_ID} LIMIT 1"
-_GET = f"SELECT version, body, payload, settled_at, number, hour FROM $history {_ID}"
+_GET = f"SELECT version, body, settled_at, number, hour FROM $history {_ID}"
+_GET_WHOLE = _GET.replace("hour FROM", "hour, payload FROM")
 _FORGET = f"DELETE FROM $history {_ID} AND version = ?"
 _FORGET_LOG = "DELETE FROM $settled WHERE space = ? AND number = ? AND hour = ? AND settled_at = ? AND version = ?"
 _HOURS = "SELECT hour, number FROM $settled_hour WHERE space = ?"
-_HOUR = "SELECT version, body, settled_at, id FROM $settled WHERE space = ? AND number = ? AND hour = ?"
 _FORGET_HOUR = "DELETE FROM $settled_hour WHERE space = ? AND hour = ? AND number = ?"
-_DROP_HOUR = "DELETE FROM $settled WHERE space = ? AND number = ? AND hour = ?"
+_OF_HOUR = "$settled WHERE space = ? AND number = ? AND hour = ?"
+_OLD = f"SELECT settled_at, version, id FROM {_OF_HOUR} AND settled_at < ? LIMIT ?"
+_HOUR = f"SELECT version, body FROM {_OF_HOUR}"
+_ANY = f"SELECT id FROM {_OF_HOUR} LIMIT 1"
+_FORGET_TO = f"DELETE FROM {_OF_HOUR} AND (settled_at, version) <= (?, ?)"
 _SETTLED = f"""
     SELECT place FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.SETTLED:d} AND place >= ? LIMIT ?
 """
@@ -46,8 +50,8 @@ class Kept:
     __slots__ = ("hour", "number", "settled_at", "stored")
 
     def __init__(self, row: Row) -> None:
-        version, body, payload, self.settled_at, self.number, self.hour = row
-        self.stored = read_body(version, body, payload)
+        version, body, self.settled_at, self.number, self.hour, *payload = row
+        self.stored = read_body(version, body, *payload)
 
     @property
     def name(self) -> tuple[int, int, int, str]:
@@ -70,9 +74,10 @@ def known(shards: Shards, ids: Sequence[TaskId]) -> set[TaskId]:
     return {each for each, rows in zip(ids, answers, strict=True) if rows}
 
 
-def get(shards: Shards, ids: Sequence[TaskId]) -> dict[TaskId, Kept]:
-    """The last run of each of these tasks, as far as it is in history."""
-    answers = shards.connections.many([(_GET, (shards.space, each)) for each in ids])
+def get(shards: Shards, ids: Sequence[TaskId], *, whole: bool = False) -> dict[TaskId, Kept]:
+    """The last run of each of these tasks, as far as it is in history; payloads only where they are asked for."""
+    cql = _GET_WHOLE if whole else _GET
+    answers = shards.connections.many([(cql, (shards.space, each)) for each in ids])
     found = ((each, [Kept(row) for row in rows]) for each, rows in zip(ids, answers, strict=True) if rows)
     return {each: max(rows, key=lambda kept: kept.settled_at) for each, rows in found}
 
@@ -133,7 +138,7 @@ def each_settled(shards: Shards) -> Iterator[Stored]:
     for start in range(0, len(hours), HOURS_AT_ONCE):
         asks = [(_HOUR, (shards.space, number, hour)) for hour, number in hours[start : start + HOURS_AT_ONCE]]
         for rows in shards.connections.many(asks):
-            yield from (read_body(version, body) for version, body, _, _ in rows)
+            yield from (read_body(version, body) for version, body in rows)
 
 
 def _hours(shards: Shards) -> list[tuple[int, int]]:
@@ -147,17 +152,23 @@ def purge(shards: Shards, now: int, before: int, limit: int) -> int:
     for hour, number in _hours(shards):
         if forgotten == limit or hour > before // HOUR_MICROS + 1:
             break
-        rows = shards.connections.rows(_HOUR, (shards.space, number, hour))
-        old = [row for row in rows if row[2] < before][: limit - forgotten]
-        shards.connections.write([each for row in old for each in _gone(shards.space, number, hour, row)])
-        forgotten += len(old)
-        if len(old) == len(rows) and hour < now // HOUR_MICROS - 1:
-            # Nothing is written into an hour that is over for so long: whoever moves tasks names the present one.
-            shards.connections.write([(_DROP_HOUR, (shards.space, number, hour))])
-            shards.connections.write([(_FORGET_HOUR, (shards.space, hour, number))])
+        # Nothing is written into an hour that is over for so long: whoever moves tasks names the present one.
+        is_over = hour < now // HOUR_MICROS - 1
+        forgotten += _purge_hour(shards, number, hour, before, limit - forgotten, is_over=is_over)
     return forgotten
 
 
-def _gone(space: str, number: int, hour: int, row: Row) -> list[Statement]:
-    version, _, settled_at, task_id = row
-    return forgotten(space, task_id, (number, hour, settled_at, str(version)))
+def _purge_hour(shards: Shards, number: int, hour: int, before: int, limit: int, *, is_over: bool) -> int:
+    """Forget at most `limit` tasks that moved in an hour. One that is over is deleted from its beginning on, with one
+    tombstone a call: those of single rows would be read by each of the calls that it takes (CA1)."""
+    connections, place = shards.connections, (shards.space, number, hour)
+    rows = connections.rows(_OLD, (*place, before, limit))
+    connections.write([(_FORGET, (shards.space, task_id, version)) for _, version, task_id in rows])
+    if not is_over:
+        connections.write([(_FORGET_LOG, (*place, settled_at, version)) for settled_at, version, _ in rows])
+        return len(rows)
+    if rows:
+        connections.write([(_FORGET_TO, (*place, *rows[-1][:2]))])
+    if len(rows) < limit and not connections.rows(_ANY, place):
+        connections.write([(_FORGET_HOUR, (shards.space, hour, number))])
+    return len(rows)

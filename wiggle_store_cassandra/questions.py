@@ -170,26 +170,26 @@ def get(shards: Shards, task_id: TaskId) -> TaskRecord | None:
 
 def lookup(shards: Shards, ids: Sequence[TaskId]) -> dict[TaskId, Fate]:
     """The fate of each known id (L6)."""
-    found = _known(shards, list(dict.fromkeys(ids)))
+    found = _known(shards, list(dict.fromkeys(ids)), whole=False)
     return {each: Fate(task.state, task.token, task.attempt) for each, task in found.items()}
 
 
-def _known(shards: Shards, ids: Sequence[TaskId]) -> dict[TaskId, TaskRecord]:
+def _known(shards: Shards, ids: Sequence[TaskId], *, whole: bool = True) -> dict[TaskId, TaskRecord]:
     """By their shards, else by history, else by their shards again: one may have come back meanwhile."""
     found: dict[TaskId, TaskRecord] = {}
     for look in (_live, _kept, _live):
         missing = [each for each in ids if each not in found]
         if missing:
-            found |= look(shards, missing)
+            found |= look(shards, missing, whole=whole)
     return found
 
 
-def _live(shards: Shards, ids: Sequence[TaskId]) -> dict[TaskId, TaskRecord]:
-    return {each: stored.task for each, stored in shards.tasks(ids, whole=True).items()}
+def _live(shards: Shards, ids: Sequence[TaskId], *, whole: bool) -> dict[TaskId, TaskRecord]:
+    return {each: stored.task for each, stored in shards.tasks(ids, whole=whole).items()}
 
 
-def _kept(shards: Shards, ids: Sequence[TaskId]) -> dict[TaskId, TaskRecord]:
-    return {each: kept.stored.task for each, kept in history.get(shards, ids).items()}
+def _kept(shards: Shards, ids: Sequence[TaskId], *, whole: bool) -> dict[TaskId, TaskRecord]:
+    return {each: kept.stored.task for each, kept in history.get(shards, ids, whole=whole).items()}
 
 
 def leased(shards: Shards, token: str) -> list[TaskRecord]:

@@ -119,8 +119,8 @@ def test_a_task_comes_back_from_its_last_run_only(cassandra_url: str, monkeypatc
             assert store.apply([Finish(claim_one(store).lease, state)]) == {"t"}
             store.due(10)
 
-        def get_and_be_late(shards: Shards, asked: Sequence[TaskId]) -> dict[TaskId, Kept]:
-            found = get(shards, asked)
+        def get_and_be_late(shards: Shards, asked: Sequence[TaskId], *, whole: bool = False) -> dict[TaskId, Kept]:
+            found = get(shards, asked, whole=whole)
             if left:
                 left.pop()
                 assert store.apply([Revive("t", {})]) == {"t"}
