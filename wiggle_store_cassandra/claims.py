@@ -36,6 +36,9 @@ PAGE = 200
 """How many rows are read at once where not all match."""
 TAKES = 10
 """How often a claim tries to take from a shard what others were quicker to take."""
+RETURN_MICROS = 1_000_000
+"""How often a claim that goes on behind what others passed by looks at that again. What became READY there since comes
+first (O1), and there may always be more behind."""
 CURSORS = 10_000
 """How many places are kept where claims go on, before all are forgotten."""
 
@@ -56,6 +59,26 @@ class Candidate:
     version: UUID
 
 
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    """Where claims by a predicate go on in a shard: behind all that was passed by, but for a look back now and then,
+    which goes on at `back` and came there at `looked_at`."""
+
+    place: OrderKey
+    looked_at: int
+    back: OrderKey | None = None
+
+    def is_late(self, now: int) -> bool:
+        """Whether it is time to look back. The lower bound is for a clock that stepped back."""
+        return not 0 <= now - self.looked_at < RETURN_MICROS
+
+    def moved(self, after: OrderKey | None, last: OrderKey, now: int) -> _Cursor:
+        """After what stands behind `after` has been passed by until `last`."""
+        if after == self.place:
+            return replace(self, place=max(last, self.place))
+        return _Cursor(last, now) if last >= self.place else _Cursor(self.place, now, last)
+
+
 class Claiming:
     """Claims of one store. Thread-safe."""
 
@@ -63,20 +86,22 @@ class Claiming:
         self._shards = shards
         self._book = book
         self._lock = Lock()
-        self._cursors: dict[tuple[int, str, Predicate], OrderKey] = {}
+        self._cursors: dict[tuple[int, str, Predicate], _Cursor] = {}
 
     def claim(self, now: int, request: ClaimRequest) -> list[TaskRecord]:
         """Lease the first READY tasks that match. Raises StaleLanes, StoreError."""
-        went_on = self._goes_on(request)
+        before = self._cursors_of(request)
         claimed = self._claim(now, request)
-        if claimed or not went_on or self._goes_on(request):
+        looked_back = any(each.is_late(now) for each in before)
+        if claimed or not before or (self._cursors_of(request) and not looked_back):
             return claimed
-        # It came to the end. What is before the place where it began may be all there is.
+        # It looked back, or came to the end: what stands in the other part may be all there is.
         return self._claim(now, request)
 
-    def _goes_on(self, request: ClaimRequest) -> bool:
-        """Whether a claim begins behind what others by the same predicates passed by, in any shard."""
-        return any(self._cursor(number, route) for number in range(self._shards.count) for route in request.routes)
+    def _cursors_of(self, request: ClaimRequest) -> list[_Cursor]:
+        """Where a claim goes on behind what others by the same predicates passed by, in all shards."""
+        found = (self._cursor(number, route) for number in range(self._shards.count) for route in request.routes)
+        return [each for each in found if each is not None]
 
     def _claim(self, now: int, request: ClaimRequest) -> list[TaskRecord]:
         numbers = random.sample(range(self._shards.count), self._shards.count)
@@ -89,7 +114,7 @@ class Claiming:
                 if not wanted or not left:
                     break
                 try:
-                    found = self._candidates(left, request.routes, wanted)
+                    found = self._candidates(now, left, request.routes, wanted)
                     if not is_checked:
                         # Behind the reading of their rows, so that rows which are being cleared are no empty lane (N3).
                         self._require_open(request.routes)
@@ -112,15 +137,17 @@ class Claiming:
 
     # Candidates
 
-    def candidates(self, route: Route, limit: int) -> int:
+    def candidates(self, now: int, route: Route, limit: int) -> int:
         """How many tasks a claim by a route finds in the shards that it looks at first; none is leased."""
         numbers = random.sample(range(self._shards.count), min(PEEKED, self._shards.count))
-        return sum(map(len, self._candidates(numbers, [route], limit).values()))
+        return sum(map(len, self._candidates(now, numbers, [route], limit).values()))
 
-    def _candidates(self, numbers: Sequence[int], routes: Sequence[Route], limit: int) -> dict[int, list[Candidate]]:
+    def _candidates(
+        self, now: int, numbers: Sequence[int], routes: Sequence[Route], limit: int
+    ) -> dict[int, list[Candidate]]:
         """The first that match in each of these shards, at most `limit` of each."""
         asked = {
-            (number, route): Wanted(number, route.queue, route.lane, self._cursor(number, route))
+            (number, route): Wanted(number, route.queue, route.lane, self._begin(now, number, route))
             for number in numbers
             for route in routes
         }
@@ -129,14 +156,14 @@ class Claiming:
         found: dict[int, list[Candidate]] = {}
         for number in numbers:
             streams = [
-                self._matching(readings[asked[number, route]], route)
+                self._matching(now, readings[asked[number, route]], route, asked[number, route].after)
                 for route in routes
                 if asked[number, route] in readings
             ]
             found[number] = list(islice(merge(*streams, key=lambda each: each.key), limit))
         return found
 
-    def _matching(self, reading: Reading, route: Route) -> Iterator[Candidate]:
+    def _matching(self, now: int, reading: Reading, route: Route, after: OrderKey | None) -> Iterator[Candidate]:
         if route.lane is not None or route.predicate == TRUE:
             for _, key, (_, version, _) in reading.rows():
                 yield Candidate(key, reading.number, route, version)
@@ -153,12 +180,18 @@ class Claiming:
                     break
         else:
             last = None
-        self._go_on(reading.number, route, last)
+        self._go_on(now, reading.number, route, after, last)
 
-    def _cursor(self, number: int, route: Route) -> OrderKey | None:
+    def _cursor(self, number: int, route: Route) -> _Cursor | None:
         return None if route.lane is not None else self._cursors.get((number, route.queue, route.predicate))
 
-    def _go_on(self, number: int, route: Route, last: OrderKey | None) -> None:
+    def _begin(self, now: int, number: int, route: Route) -> OrderKey | None:
+        cursor = self._cursor(number, route)
+        if cursor is None:
+            return None
+        return cursor.back if cursor.is_late(now) else cursor.place
+
+    def _go_on(self, now: int, number: int, route: Route, after: OrderKey | None, last: OrderKey | None) -> None:
         """Where the next claim by this predicate begins: behind what this one passed by, or at the beginning."""
         place = number, route.queue, route.predicate
         with self._lock:
@@ -167,7 +200,8 @@ class Claiming:
                 return
             if len(self._cursors) >= CURSORS:
                 self._cursors.clear()
-            self._cursors[place] = last
+            known = self._cursors.get(place)
+            self._cursors[place] = _Cursor(last, now) if known is None else known.moved(after, last, now)
 
     # Taking
 

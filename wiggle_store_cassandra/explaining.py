@@ -14,10 +14,10 @@ from wiggle_store_cassandra.shards import Shards
 _TOMBSTONES = re.compile(r"Read \d+ live rows and (\d+) tombstone")
 
 
-def explain(shards: Shards, claiming: Claiming, route: Route, limit: int) -> Explanation:
+def explain(shards: Shards, claiming: Claiming, now: int, route: Route, limit: int) -> Explanation:
     """What a claim by this route would read, and how many rows and tombstones the nodes met; nothing is leased."""
     with shards.connections.tracing() as told:
-        found = claiming.candidates(route, limit)
+        found = claiming.candidates(now, route, limit)
     asked: Sequence[Statement] = told.statements
     tombstones = sum(int(number) for line in told.events for number in _TOMBSTONES.findall(line))
     sql = "\n".join(dict.fromkeys(" ".join(in_place(cql, shards.connections.place).split()) for cql, _ in asked))

@@ -60,7 +60,9 @@ class Reading:
         self._begins = begins or {}
         self._shards, self._size = shards, size
         self._after = b"" if after is None else of_key(after)
-        self._parts = [self._part(each) for each in known.all]
+        parts = [self._part(each) for each in known.all]
+        # Without those sealed ones in which nothing of a lane is left.
+        self._parts = [each for each in parts[:-1] if self._lower(each) < behind(b"")] + parts[-1:]
         self._heap = [(self._lower(each), index) for index, each in enumerate(self._parts)]
         heapify(self._heap)
         self.is_outdated = False

@@ -128,7 +128,7 @@ class CassandraStore:
         return questions.slices(self._shards)
 
     def explain(self, route: Route, limit: int) -> Explanation:
-        return explaining.explain(self._shards, self._claiming, route, limit)
+        return explaining.explain(self._shards, self._claiming, self._clock(), route, limit)
 
     def purge(self, before: int, limit: int) -> int:
         return history.purge(self._shards, self._clock(), before, limit)
