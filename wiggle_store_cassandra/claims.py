@@ -132,7 +132,9 @@ class Claiming:
     def _require_open(self, routes: Sequence[Route]) -> None:
         lanes = {lane for route in routes for lane in route.lanes}
         found = self._book.some(lanes)
-        if any(each not in found or found[each].lane.state is not LaneState.OPEN for each in lanes):
+        closed = [each for each in lanes if each not in found or found[each].lane.state is not LaneState.OPEN]
+        if closed:
+            self._shards.forget_begins(closed)  # what was seen of one that is FILLING is not all that it will have
             raise StaleLanes
 
     # Candidates

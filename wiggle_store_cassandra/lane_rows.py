@@ -10,10 +10,10 @@ from itertools import islice
 from wiggle_core.criteria.evaluate import compile_predicate
 from wiggle_core.criteria.tree import Predicate
 from wiggle_core.errors import AmbiguousStoreError, TransientStoreError
-from wiggle_core.stores.lanes import LaneId, LaneRow, ReadyTasks
+from wiggle_core.stores.lanes import Lane, LaneId, LaneRow, ReadyTasks
 from wiggle_core.tasks.task import OrderKey, State, TaskId
 from wiggle_store_cassandra.order import Kind, read_key
-from wiggle_store_cassandra.reading import Reading, Wanted, begin
+from wiggle_store_cassandra.reading import Reading, Wanted, begin, lane_part
 from wiggle_store_cassandra.rows import Stored, new_version, read_body, updated
 from wiggle_store_cassandra.shards import TRIES, Shards, Write
 
@@ -102,33 +102,46 @@ def _written(shards: Shards, turns: dict[int, list[tuple[Stored, Stored]]]) -> l
         return [False] * len(writes)  # reading them again tells
 
 
-def clear(shards: Shards, lane: LaneId, limit: int) -> int:
+def clear(shards: Shards, lane: Lane, limit: int) -> int:
     """Take at most `limit` tasks out of a lane that none enters any more; how many were."""
-    prefix = lane.to_bytes(8, "big")
-    binds = (prefix, prefix + b"\xff" * 5, ROWS_AT_ONCE)
     cleared = 0
     for number in range(shards.count):
-        for _ in range(TRIES):
-            size = min(ROWS_AT_ONCE, limit - cleared)
-            if not size:
-                return cleared
-            rows = shards.connections.rows(_ROWS, (shards.space, number, *binds[:2], size))
-            if not rows:
-                break
-            tasks = shards.tasks([read_key(place[_PREFIX:]).id for (place,) in rows])
-            turn = [(each, _with(each, {*each.lanes} - {lane})) for each in tasks.values() if lane in each.lanes]
-            if turn and _written(shards, {number: turn}) == [True]:
-                cleared += len(turn)
+        for part in _parts(shards, lane, number):
+            cleared += _clear(shards, lane.id, number, part, limit - cleared)
     return cleared
 
 
-def is_empty(shards: Shards, lane: LaneId) -> bool:
+def _clear(shards: Shards, lane: LaneId, number: int, part: tuple[bytes, bytes], limit: int) -> int:
+    (place, end), cleared = part, 0
+    for _ in range(TRIES):
+        size = min(ROWS_AT_ONCE, limit - cleared)
+        rows = shards.connections.rows(_ROWS, (shards.space, number, place, end, size)) if size else []
+        if not rows:
+            break
+        tasks = shards.tasks([read_key(each[_PREFIX:]).id for (each,) in rows])
+        turn = [(each, _with(each, {*each.lanes} - {lane})) for each in tasks.values() if lane in each.lanes]
+        if turn and _written(shards, {number: turn}) == [True]:
+            cleared += len(turn)
+            place = rows[-1][0] + b"\0"  # not past what has just been deleted
+    return cleared
+
+
+def is_empty(shards: Shards, lane: Lane) -> bool:
     """Whether no task is in a lane any more."""
     return size_of(shards, lane, 1) == 0
 
 
-def size_of(shards: Shards, lane: LaneId, cap: int) -> int:
+def size_of(shards: Shards, lane: Lane, cap: int) -> int:
     """How many tasks are in a lane, counted up to `cap`."""
-    prefix = lane.to_bytes(8, "big")
-    asks = [(_ROWS, (shards.space, number, prefix, prefix + b"\xff" * 5, cap)) for number in range(shards.count)]
+    asks = [
+        (_ROWS, (shards.space, number, *part, cap))
+        for number in range(shards.count)
+        for part in _parts(shards, lane, number)
+    ]
     return min(cap, sum(map(len, shards.connections.many(asks))))
+
+
+def _parts(shards: Shards, lane: Lane, number: int) -> list[tuple[bytes, bytes]]:
+    """From where to where a lane is to be read in a shard, past what was taken out of it (CA1)."""
+    known = shards.reread_generations(number, lane.queue)
+    return [] if known is None else [lane_part(known, lane.queue, lane.id, each) for each in known.all]

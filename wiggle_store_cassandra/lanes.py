@@ -121,8 +121,8 @@ class CassandraLanes:
         closing = sorted(each for each, entry in found.items() if entry.lane.state is LaneState.CLOSING)
         cleared = 0
         for each in closing:
-            cleared += lane_rows.clear(self._shards, each, limit - cleared)
-        empty = [each for each in closing if lane_rows.is_empty(self._shards, each)]
+            cleared += lane_rows.clear(self._shards, found[each].lane, limit - cleared)
+        empty = [each for each in closing if lane_rows.is_empty(self._shards, found[each].lane)]
         if empty:
 
             def ended(edit: Edit) -> None:
@@ -160,7 +160,8 @@ class CassandraLanes:
         return None  # a row changes with its task, in one batch: none is dead
 
     def sizes(self, ids: Collection[LaneId], cap: int) -> dict[LaneId, int]:
-        return {each: lane_rows.size_of(self._shards, each, cap) for each in sorted(self._book.some(ids))}
+        found = self._book.some(ids)
+        return {each: lane_rows.size_of(self._shards, found[each].lane, cap) for each in sorted(found)}
 
     def passed(self, queue: str, head: Head | None) -> int:
         return 0  # walks begin behind what left: see the generations of `shards`

@@ -40,6 +40,13 @@ class _Part:
     is_from_begin: bool = True
 
 
+def lane_part(known: Generations, queue: str, lane: LaneId, generation: int) -> tuple[bytes, bytes]:
+    """From where to where a lane is to be read in a generation: what is left of it is not before what is left of the
+    generation."""
+    begin, prefix = known.begin(queue, generation), of_lane(lane, generation)
+    return prefix + begin[len(of_ready(queue, generation)) :], behind(prefix)
+
+
 class Reading:
     """The READY tasks of a queue in one shard, or those of one of its lanes, in claim order."""
 
@@ -69,12 +76,11 @@ class Reading:
         """The open generation has been sealed meanwhile: all of this is to be read anew."""
 
     def _part(self, generation: int) -> _Part:
-        begin = self.known.begin(self.queue, generation)
-        prefix = of_ready(self.queue, generation)
-        if self.lane is not None:
-            # What is left of a lane in a generation is not before what is left of the generation.
-            lane = of_lane(self.lane, generation)
-            begin, prefix = max(lane + begin[len(prefix) :], self._begins.get(generation, b"")), lane
+        if self.lane is None:
+            begin, prefix = self.known.begin(self.queue, generation), of_ready(self.queue, generation)
+        else:
+            begin, _ = lane_part(self.known, self.queue, self.lane, generation)
+            begin, prefix = max(begin, self._begins.get(generation, b"")), of_lane(self.lane, generation)
         if not self._after:
             return _Part(generation, prefix, begin)
         after = prefix + self._after + b"\0"

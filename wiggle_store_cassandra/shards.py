@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import product
 from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
@@ -28,7 +29,7 @@ from wiggle_core.stores.lanes import LaneId
 from wiggle_core.stores.sql.migrations import upgrade_command
 from wiggle_core.tasks.task import TaskId
 from wiggle_store_cassandra.connections import Connections
-from wiggle_store_cassandra.order import Kind, of_ready
+from wiggle_store_cassandra.order import Kind, behind, of_ready
 from wiggle_store_cassandra.rows import Statement, Stored, new_version, read_body
 
 TRIES = 30
@@ -59,6 +60,10 @@ _ADD_GENERATIONS = f"""
 _SET_GENERATIONS = f"UPDATE $shard SET version = ?, body = ? {_AT_QUEUE} IF version = ?"
 _BEGINS = f"SELECT body FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.BEGIN:d} AND place = ?"
 _SET_BEGINS = f"INSERT INTO $shard (space, number, kind, place, body) VALUES (?, ?, {Kind.BEGIN:d}, ?, ?)"
+_FIRST = f"""
+    SELECT place FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.READY:d} AND place >= ? AND place < ?
+    LIMIT 1
+"""
 _SEALED = f"INSERT INTO $shard (space, number, kind, place) VALUES (?, ?, {Kind.READY:d}, ?)"
 _TASKS = f"""
     SELECT version, body FROM $shard WHERE space = ? AND number = ? AND kind = {Kind.TASK:d} AND place IN ?
@@ -275,7 +280,15 @@ class Shards:
             for each in full:
                 del self._taken[number, queue, each]
         if full and (known := self.generations(number, queue)) is not None:
-            self._change(number, queue, known, is_sealed=known.open in full)
+            self._change(number, queue, self._begun(number, queue, known), is_sealed=known.open in full)
+
+    def _begun(self, number: int, queue: str, known: Generations) -> Generations:
+        """The same by what is left of the sealed ones: who claims from lanes alone does not see it (CA1)."""
+        asks = [
+            (_FIRST, (self.space, number, place, behind(of_ready(queue, each)))) for each, place in known.sealed.items()
+        ]
+        left = zip(known.sealed, self.connections.many(asks), strict=True)
+        return replace(known, sealed={each: rows[0][0] for each, rows in left if rows})
 
     def note_begin(self, number: int, queue: str, generation: int, begin: bytes | None) -> None:
         """Reading a sealed generation begins there, as has been seen; None where nothing is left of it."""
@@ -304,6 +317,11 @@ class Shards:
             self._begins.clear()
         self._begins[at] = begins
         return begins
+
+    def forget_begins(self, lanes: Collection[LaneId]) -> None:
+        """Begin these lanes where it was noted last."""
+        for number, lane in product(range(self.count), lanes):
+            self._begins.pop((number, lane), None)
 
     def note_lane_begin(self, number: int, lane: LaneId, generation: int, begin: bytes) -> None:
         """Reading a lane in a sealed generation begins there, as has been seen."""

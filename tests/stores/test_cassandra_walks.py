@@ -11,6 +11,9 @@ from tests.stores.cassandra_spaces import fresh_space, migrated
 from wiggle_core.conformance.laned import Laned, by_lane
 from wiggle_core.conformance.plugin import START, ManualClock, claim, enqueue_all, ids, make_task, route
 from wiggle_core.criteria.fields import Task
+from wiggle_core.errors import StaleLanes
+from wiggle_core.lanes.filling import resume
+from wiggle_core.stores.lanes import NewLane
 from wiggle_core.stores.store import Finish
 from wiggle_core.tasks.task import State
 
@@ -56,3 +59,41 @@ def test_what_is_drained_of_a_lane_is_not_asked_for(cassandra_url: str, monkeypa
             (questions,) = re.findall(r"(\d+) questions", plan)
             asked.append(int(questions))
         assert max(asked) <= min(asked) + 1, asked
+
+
+def test_a_claim_that_came_too_early_hides_nothing(cassandra_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O4, N3: what a claim saw of a lane while it was filled is forgotten with its refusal."""
+    monkeypatch.setattr("wiggle_store_cassandra.shards.SEAL_AFTER", 2)
+    with migrated(fresh_space(cassandra_url, shards=1), ManualClock()) as store:
+        enqueue_all(store, [make_task(f"{number}", attributes={"n": 1}) for number in range(6)])
+        claim(store, limit=3)  # and the generation is sealed
+        laned = Laned.over(store)
+        (lane,) = store.lanes.open([NewLane("payments", N == 1, "wanted")])
+        assert store.lanes.drained(lane.epoch, 1)
+        with pytest.raises(StaleLanes):
+            claim(store, by_lane(lane))
+        resume(laned.lanes, 0, 30)
+        assert ids(claim(store, by_lane(lane))) == ["3", "4", "5"]
+
+
+def test_looking_at_a_lane_reads_past_what_was_taken(cassandra_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CA1: its size, and whether it is empty, are told without reading what was taken out of it since it was opened;
+    generations of which nothing is left are forgotten, though nobody claims but from lanes."""
+    monkeypatch.setattr("wiggle_store_cassandra.shards.SEAL_AFTER", 10)
+    with migrated(fresh_space(cassandra_url, shards=1), ManualClock()) as store:
+        laned = Laned.over(store)
+        (lane,) = laned.open(N == 1)
+        for _ in range(5):
+            laned.enqueue([make_task(attributes={"n": 1}) for _ in range(20)])
+            store.apply([Finish(task.lease, State.DONE) for task in claim(store, by_lane(lane))])
+            known = store._shards.reread_generations(0, "payments")
+            assert known is not None
+            assert len(known.sealed) <= 2
+        laned.enqueue([make_task(attributes={"n": 1}) for _ in range(3)])
+        with store._shards.connections.tracing() as told:
+            assert store.lanes.sizes([lane.id], 10) == {lane.id: 3}
+        met = [int(number) for line in told.events for number in re.findall(r"and (\d+) tombstone", line)]
+        assert sum(met) <= 2 * 20, met
+        laned.close(lane)
+        assert store.lanes.read(0).lanes == ()
+        assert store.audit() == []
