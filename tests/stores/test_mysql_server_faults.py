@@ -180,18 +180,18 @@ def _killed_in_commit(
     store: MySQLStore, server: LocalMySQL, deed: Callable[[Replaying], object], moment: float
 ) -> object:
     """The answer of a call whose server is killed a moment after its commit began, and started again."""
-    restarted: list[Future[None]] = []
-    replaying = Replaying(store, sleep=lambda _: restarted[0].result())
-    with ThreadPoolExecutor(2) as pool, slow_commits(server):
+    restarted: Future[None] = Future()  # which the call may ask for before the server's end is known here
+    replaying = Replaying(store, sleep=lambda _: restarted.result(timeout=2 * PATIENCE))
+    with ThreadPoolExecutor(1) as pool, slow_commits(server):
         with closing(connect_plainly(server.url)) as looking:
             calling = pool.submit(deed, replaying)
             commits = "SELECT count(*) FROM information_schema.PROCESSLIST WHERE INFO = 'COMMIT'"
             wait_until(lambda: asked(looking, commits) == [(1,)])
         time.sleep(moment)
         server.kill()
-        restarted.append(pool.submit(server.start_again))
+        server.start_again()
+        restarted.set_result(None)
         answer = calling.result(timeout=2 * PATIENCE)
-        restarted[0].result()
     assert replaying.counts["AmbiguousStoreError"] == 1
     return answer
 
