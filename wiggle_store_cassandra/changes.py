@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from wiggle_core.errors import TransientStoreError
 from wiggle_core.stores.changes import changed, is_leased, makes_ready, permits
@@ -16,7 +17,7 @@ from wiggle_core.stores.store import Change, Revive, change_id
 from wiggle_core.tasks.task import SETTLED, Lease, State, TaskId, TaskRecord
 from wiggle_store_cassandra import history
 from wiggle_store_cassandra.book import Book
-from wiggle_store_cassandra.enqueueing import Inserting, Wanted, catch_up, next_ready_no, told_whole
+from wiggle_store_cassandra.enqueueing import BYTES_AT_ONCE, Inserting, Wanted, catch_up, next_ready_no, told_whole
 from wiggle_store_cassandra.rows import Statement, Stored, become, new_version, updated
 from wiggle_store_cassandra.shards import TRIES, Shards, Statics, Write
 
@@ -121,8 +122,7 @@ class Applying:
         turns: dict[int, list[tuple[Stored, Stored]]] = {}
         guards: dict[int, list[Statement]] = {}
         for number, ids in shards.by_number(list(left)).items():
-            statics, part = shards.statics(number), ids[:CHANGES_AT_ONCE]
-            results = {each: changed(tasks[each].task, left[each][1], self._now) for each in part}
+            statics, results = shards.statics(number), self._results(tasks, {each: left[each][1] for each in ids})
             ready = {task.queue for task in results.values() if task.state is State.READY}
             generations = {queue: shards.some_generations(number, queue) for queue in sorted(ready)}
             turns[number] = [
@@ -141,6 +141,18 @@ class Applying:
                 *(shards.guard_open(number, queue, each) for queue, each in generations.items()),
             ]
         return turns, guards
+
+    def _results(self, tasks: dict[TaskId, Stored], wanted: dict[TaskId, Change]) -> dict[TaskId, TaskRecord]:
+        """What becomes of these tasks, as many as one batch changes."""
+        results: dict[TaskId, TaskRecord] = {}
+        size = 0
+        for task_id, change in islice(wanted.items(), CHANGES_AT_ONCE):
+            task = changed(tasks[task_id].task, change, self._now)
+            size += len(task.result or "")
+            if results and size > BYTES_AT_ONCE:
+                break
+            results[task_id] = task
+        return results
 
     def _after(
         self, old: Stored, task: TaskRecord, statics: Statics, lanes: Sequence[LaneId], generation: int
