@@ -87,12 +87,14 @@ def get(shards: Shards, ids: Sequence[TaskId], *, whole: bool = False) -> dict[T
 
 def move(shards: Shards, now: int, numbers: Sequence[int]) -> int:
     """Move settled tasks of these shards into history, some of each; how many."""
-    begins = [of_number(shards.statics(number).mark) for number in numbers]
-    asks = [
-        (_SETTLED, (shards.space, number, begin, MOVED_AT_ONCE)) for number, begin in zip(numbers, begins, strict=True)
-    ]
-    places = zip(numbers, shards.connections.many(asks), strict=True)
-    settled = {number: [read_id(Kind.SETTLED, place) for (place,) in rows] for number, rows in places if rows}
+    return _move(shards, now, {number: of_number(shards.statics(number).mark) for number in numbers})
+
+
+def _move(shards: Shards, now: int, begins: dict[int, bytes]) -> int:
+    """Likewise those behind these places, which become those behind what was moved."""
+    asks = [(_SETTLED, (shards.space, number, begin, MOVED_AT_ONCE)) for number, begin in begins.items()]
+    places = dict(zip(begins, shards.connections.many(asks), strict=True))
+    settled = {number: [read_id(Kind.SETTLED, place) for (place,) in rows] for number, rows in places.items() if rows}
     shards.reread(list(settled))
     tasks = shards.tasks([each for ids in settled.values() for each in ids], whole=True)
     hour = now // HOUR_MICROS
@@ -109,8 +111,10 @@ def move(shards: Shards, now: int, numbers: Sequence[int]) -> int:
         return 0
     shards.connections.write(kept)
     outcomes = shards.write(writes)
+    moved = [write.number for write, is_done in zip(writes, outcomes, strict=True) if is_done]
+    begins.update((number, places[number][-1][0] + b"\0") for number in moved)
     shards.reread([write.number for write in writes])
-    return sum(len(settled[write.number]) for write, is_done in zip(writes, outcomes, strict=True) if is_done)
+    return sum(len(settled[number]) for number in moved)
 
 
 def _kept(space: str, number: int, hour: int, tasks: Sequence[Stored]) -> Iterator[Statement]:
@@ -123,9 +127,9 @@ def _kept(space: str, number: int, hour: int, tasks: Sequence[Stored]) -> Iterat
 
 
 def move_all(shards: Shards, now: int) -> None:
-    """Move whatever is settled by now."""
-    numbers = list(range(shards.count))
-    while move(shards, now, numbers):
+    """Move whatever is settled by now, each part from where the last one ended: not past what that deleted (CA1)."""
+    begins = {number: of_number(shards.statics(number).mark) for number in range(shards.count)}
+    while _move(shards, now, begins):
         pass
 
 

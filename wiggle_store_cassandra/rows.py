@@ -31,6 +31,7 @@ INSERT = f"""
 _UPDATE = f"UPDATE $shard SET version = ?, body = ? {_TASK} IF version = ?"
 _DELETE = f"DELETE FROM $shard {_TASK} IF version = ?"
 _PUT = "INSERT INTO $shard (space, number, kind, place, version, body) VALUES (?, ?, ?, ?, ?, ?)"
+_PUT_BARE = "INSERT INTO $shard (space, number, kind, place, version) VALUES (?, ?, ?, ?, ?)"
 _DROP = f"DELETE FROM $shard {_ROW}"
 
 
@@ -128,8 +129,10 @@ def deleted(space: str, number: int, old: Stored) -> Iterator[Statement]:
 
 def _put(space: str, number: int, new: Stored, body: str) -> Iterator[Statement]:
     for kind, place in new.beside():
-        # Walks test predicates on what stands in the order itself.
-        yield _PUT, (space, number, kind, place, new.version, body if kind is Kind.READY else None)
+        if kind is Kind.READY:  # walks test predicates on what stands in the order itself
+            yield _PUT, (space, number, kind, place, new.version, body)
+        else:  # a body that is null would be a tombstone (CA1)
+            yield _PUT_BARE, (space, number, kind, place, new.version)
 
 
 def become(old: Stored, task: TaskRecord, *, due: int = 0) -> Stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +11,7 @@ from tests.stores.cassandra_spaces import fresh_space, migrated, recorded
 from wiggle_core.conformance.plugin import ALL, ManualClock, claim, enqueue_all, make_task
 from wiggle_core.stores.store import Finish
 from wiggle_core.tasks.task import SETTLED, State
+from wiggle_store_cassandra import history
 from wiggle_store_cassandra.connections import Connections, Row
 from wiggle_store_cassandra.rows import Statement
 from wiggle_store_cassandra.store import CassandraStore
@@ -81,3 +83,17 @@ def test_a_lookup_reads_no_payload(cassandra_url: str, monkeypatch: pytest.Monke
         assert read == []
         found = store.find(ALL, [State.DONE], 10)
         assert [task.payload for task in found] == ['{"a":"payload"}'] * 3
+
+
+def test_moving_much_does_not_read_what_it_moved(cassandra_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CA1: whatever is settled moves in parts, each of which begins where the last one ended."""
+    monkeypatch.setattr(history, "MOVED_AT_ONCE", 5)
+    with migrated(fresh_space(cassandra_url, shards=1), ManualClock()) as store:
+        enqueue_all(store, [make_task() for _ in range(40)])
+        store.apply([Finish(task.lease, State.DONE) for task in claim(store)])
+        with store._shards.connections.tracing() as told:
+            store.purge(0, 1)
+        met = [int(number) for line in told.events for number in re.findall(r"and (\d+) tombstone", line)]
+        assert sum(met) <= 10, met
+        assert store.count(ALL, SETTLED, 100) == 40
+        assert store.audit() == []
