@@ -124,8 +124,9 @@ class Connections:
 
     def many(self, asks: Sequence[Statement]) -> list[list[Row]]:
         """The answers to several questions, asked side by side."""
-        if self._trace is not None and self._trace.thread == get_ident():
-            return self._traced(self._trace, asks)
+        trace = self._trace  # another thread may end it at any time
+        if trace is not None and trace.thread == get_ident():
+            return self._traced(trace, asks)
         found: list[list[Row]] = []
         for start in range(0, len(asks), SIDE_BY_SIDE):
             part = [self._send(self._bound(each), is_change=False) for each in asks[start : start + SIDE_BY_SIDE]]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from time import sleep
 from uuid import uuid4
 
-from wiggle_core.errors import SchemaError, TransientStoreError
+from wiggle_core.errors import SchemaError, StoreError, TransientStoreError
 from wiggle_core.stores.sql.migrations import TABLE, load_migrations, pending, require_current
 from wiggle_store_cassandra.connections import Connections
 from wiggle_store_cassandra.order import Kind
@@ -74,7 +74,10 @@ def _make_space(connections: Connections, now: int) -> list[str]:
     place = connections.place
     if connections.rows(_SPACE, (place.space,)):
         return []
-    connections.applied_all([[(_SHARD, (place.space, number))] for number in range(place.shards)])
+    outcomes = connections.applied_all([[(_SHARD, (place.space, number))] for number in range(place.shards)])
+    for each in outcomes:
+        if isinstance(each, StoreError):
+            raise each
     connections.applied([(_LANES, (place.space,))])
     connections.write([(_FIRST_ROW, (place.space, number)) for number in range(place.shards)])
     connections.write([(_FIRST_LANE, (place.space,))])

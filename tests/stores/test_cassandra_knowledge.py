@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
+
 import pytest
 
-from tests.stores.cassandra_spaces import fresh_space, migrated
+from tests.stores.cassandra_spaces import fresh_space, migrated, open_url
 from wiggle_core.conformance.plugin import ALL, claim, enqueue_all, ids, make_task
 from wiggle_core.errors import PermanentStoreError, StoreError, TransientStoreError
 from wiggle_core.stores.store import Route
 from wiggle_core.tasks.task import State
+from wiggle_store_cassandra.connections import Connections, Trace
 from wiggle_store_cassandra.documents import get_document
+from wiggle_store_cassandra.rows import Statement
 from wiggle_store_cassandra.shards import Generations, Shards
 
 _CREATE = (
@@ -69,3 +74,32 @@ def test_a_claim_tells_all_that_it_took(
         monkeypatch.setattr(Shards, "note_taken", fail)
         held = ids(claim(store, limit=20))
         assert len(held) == 20
+
+
+def test_a_space_has_all_its_shards_or_is_not_there(cassandra_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever finds the space finds its shards: a migration that could not make one of them says so, and goes on when
+    it runs again."""
+    send = Connections.applied_all
+
+    def fail_once(connections: Connections, batches: Sequence[Sequence[Statement]]) -> list[bool | StoreError]:
+        if "SET epoch" not in batches[0][0][0]:
+            return send(connections, batches)
+        monkeypatch.setattr(Connections, "applied_all", send)
+        return [*send(connections, batches[1:]), TransientStoreError("no node is there")]
+
+    with closing(open_url(fresh_space(cassandra_url))) as store:
+        monkeypatch.setattr(Connections, "applied_all", fail_once)
+        with pytest.raises(TransientStoreError):
+            store.migrate()
+        store.migrate()
+        enqueue_all(store, [make_task() for _ in range(10)])
+        assert len(claim(store)) == 10
+
+
+def test_a_trace_may_end_while_others_ask(cassandra_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N5: that one thread explains a claim is nothing to the others."""
+    with migrated(fresh_space(cassandra_url)) as store:
+        ended: list[Trace] = [Trace()]
+        ended[0].thread = 0
+        monkeypatch.setattr(Connections, "_trace", property(lambda _: ended.pop() if ended else None), raising=False)
+        assert store.count(ALL, [State.READY], 1) == 0
