@@ -102,14 +102,15 @@ class Trial:
         """The leases in the order in which they were given, as far as it can be known.
 
         Of two claims under way at one time, the one that read the clock first may have reached the server last; then
-        their attempts tell, or, where the first one was released, which of them was over while the other was under way.
+        their attempts tell, unless the task was revived meanwhile, or which of them was over while the other was under
+        way.
         """
         ordered = sorted(leasings, key=lambda each: (each.at, each.end))
         for end in range(len(ordered), 1, -1):
             for index in range(end - 1):
                 before, after = ordered[index : index + 2]
-                is_open = before.end > after.start and not self._may_be_revived(before.start, after.end)
-                if is_open and (before.attempt > after.attempt or self._was_over_before(after, before)):
+                is_told = before.attempt > after.attempt and not self._may_be_revived(before.start, after.end)
+                if before.end > after.start and (is_told or self._was_over_before(after, before)):
                     ordered[index : index + 2] = after, before
         return ordered
 

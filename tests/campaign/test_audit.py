@@ -208,6 +208,30 @@ def test_a_claim_that_began_first_may_come_after_a_release(tmp_path: Path) -> No
     assert not _kinds(_judged(tmp_path, story, [done]))
 
 
+def test_a_claim_that_began_before_a_revival_may_come_behind_it(tmp_path: Path) -> None:
+    """L3: a claim that took long leased what was revived, leased and tried again meanwhile, twice. As a server that is
+    killed under load shows it."""
+    story: Story = {
+        "enqueue": RIGHT["enqueue"],
+        "claim a": _answered(1, 105, "claim", ["a", TTL, 0], [["t", 1, 1110]]),
+        "fail a": _answered(2, 120, "apply", [["finish", "t", "a", "FAILED"]], ["t"]),
+        "claim d": [["begin", 3, 150, "claim", ["d", TTL, 0]]],
+        "revive": _answered(4, 160, "apply", [["revive", "t", None, None]], ["t"]),
+        "claim b": _answered(5, 180, "claim", ["b", TTL, 0], [["t", 1, 1185]]),
+        "requeue b": _answered(6, 200, "apply", [["requeue", "t", "b", None]], ["t"]),
+        "claim c": _answered(7, 220, "claim", ["c", TTL, 0], [["t", 2, 1225]]),
+        "requeue c": _answered(8, 240, "apply", [["requeue", "t", "c", None]], ["t"]),
+        "end of d": [["end", 3, 300, 152, [["t", 3, 1152]]]],
+        "requeue d": _answered(9, 310, "apply", [["requeue", "t", "d", None]], ["t"]),
+        "claim e": _answered(10, 330, "claim", ["e", TTL, 0], [["t", 4, 1335]]),
+        "finish e": _answered(11, 400, "apply", [["finish", "t", "e", "DONE"]], ["t"]),
+    }
+    stored = [replace(DONE, token="e", attempt=4)]
+    assert not _kinds(_judged(tmp_path, story, stored))
+    del story["requeue d"], story["claim d"], story["end of d"]  # and so nobody had the third attempt
+    assert Wrong.ATTEMPT in _kinds(_judged(tmp_path, story, stored))
+
+
 def test_an_error_that_applied_nothing_explains_nothing(tmp_path: Path) -> None:
     """Failure classes: TRANSIENT and PERMANENT mean that nothing was applied, and are taken at their word."""
     for name in ("TransientStoreError", "PermanentStoreError"):
