@@ -12,8 +12,8 @@ from uuid import UUID
 
 from wiggle_core.tasks.task import TaskId
 from wiggle_store_cassandra.connections import Row
-from wiggle_store_cassandra.order import Kind, of_number
-from wiggle_store_cassandra.rows import Statement, Stored, deleted, read_body, read_id, write_body
+from wiggle_store_cassandra.order import Kind, of_number, read_time
+from wiggle_store_cassandra.rows import Statement, Stored, deleted, read_body, write_body
 from wiggle_store_cassandra.shards import Shards, Write
 
 MOVED_AT_ONCE = 100
@@ -94,7 +94,7 @@ def _move(shards: Shards, now: int, begins: dict[int, bytes]) -> int:
     """Likewise those behind these places, which become those behind what was moved."""
     asks = [(_SETTLED, (shards.space, number, begin, MOVED_AT_ONCE)) for number, begin in begins.items()]
     places = dict(zip(begins, shards.connections.many(asks), strict=True))
-    settled = {number: [read_id(Kind.SETTLED, place) for (place,) in rows] for number, rows in places.items() if rows}
+    settled = {number: [read_time(place)[1] for (place,) in rows] for number, rows in places.items() if rows}
     shards.reread(list(settled))
     tasks = shards.tasks([each for ids in settled.values() for each in ids], whole=True)
     hour = now // HOUR_MICROS

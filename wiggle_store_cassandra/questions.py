@@ -18,7 +18,7 @@ from wiggle_core.tasks.task import SETTLED, OrderKey, State, TaskId, TaskRecord
 from wiggle_store_cassandra import history
 from wiggle_store_cassandra.order import Kind, of_number, read_time
 from wiggle_store_cassandra.reading import Reading, Wanted, begin
-from wiggle_store_cassandra.rows import Statement, Stored, read_body
+from wiggle_store_cassandra.rows import TIMED, Statement, Stored, read_body
 from wiggle_store_cassandra.shards import Shards
 
 T = TypeVar("T")
@@ -43,9 +43,8 @@ _RESERVE = """
     UPDATE $shard SET reserved_at = ? WHERE space = ? AND number = ? AND kind = ? AND place = ?
     IF version = ? AND reserved_at = ?
 """
-_TIMED = (Kind.SCHEDULED, Kind.LEASED, Kind.SETTLED)
 _EVER = b"\xff" * 9
-_BY_TIME = {State.SCHEDULED: Kind.SCHEDULED, State.RUNNING: Kind.LEASED, **dict.fromkeys(SETTLED, Kind.SETTLED)}
+_KINDS = sorted(set(TIMED.values()))
 
 
 # What is due
@@ -151,11 +150,11 @@ def _move_marks(shards: Shards, now: int, numbers: Sequence[int]) -> None:
 def _firsts(shards: Shards, begins: Mapping[int, int], at_most: int) -> dict[int, int]:
     """Where the first row of these shards stands that something is to be done about, from these marks on."""
     asks = [
-        (_FIRST, (shards.space, number, kind, of_number(mark))) for number, mark in begins.items() for kind in _TIMED
+        (_FIRST, (shards.space, number, kind, of_number(mark))) for number, mark in begins.items() for kind in _KINDS
     ]
     answers = iter(shards.connections.many(asks))
     return {
-        number: min([at_most, *(read_time(place)[0] for _ in _TIMED for (place,) in next(answers))])
+        number: min([at_most, *(read_time(place)[0] for _ in _KINDS for (place,) in next(answers))])
         for number in begins
     }
 
@@ -265,7 +264,7 @@ def _in_shards(
 ) -> Iterator[Stored]:
     """Found by the rows beside tasks, which lead past what is not there any more (CA1). One that goes from one of these
     states to another meanwhile is in none of the places looked at, or in two, so they are looked at again."""
-    kinds = sorted({_BY_TIME[state] for state in states if state is not State.READY})
+    kinds = sorted({TIMED[state] for state in states if state is not State.READY})
     ids: set[TaskId] = set()
     for _ in range(1 if len(states) == 1 else LOOKS):
         if State.READY in states:

@@ -1,7 +1,7 @@
 """Reading what is READY in a shard in claim order: a queue, or a lane, over all its generations.
 
 Several of these are read side by side: each says what it would ask next, is given the answers, and yields rows until it
-needs more (`rows_of`).
+needs more (`rows`).
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ class Reading:
         parts = [self._part(each) for each in known.all]
         # Without those sealed ones in which nothing of a lane is left.
         self._parts = [each for each in parts[:-1] if self._lower(each) < behind(b"")] + parts[-1:]
-        self._heap = [(self._lower(each), index) for index, each in enumerate(self._parts)]
-        heapify(self._heap)
+        self._heap: list[tuple[bytes, int]] = []
         self.is_outdated = False
         """The open generation has been sealed meanwhile: all of this is to be read anew."""
 

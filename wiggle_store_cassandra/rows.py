@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 
 from wiggle_core.stores.lanes import LaneId
 from wiggle_core.stores.sql.rows import inserted_values, read_row
-from wiggle_core.tasks.task import SETTLED, State, TaskId, TaskRecord
-from wiggle_store_cassandra.order import Kind, of_key, of_lane, of_ready, of_time, read_time
+from wiggle_core.tasks.task import SETTLED, State, TaskRecord
+from wiggle_store_cassandra.order import Kind, of_key, of_lane, of_ready, of_time
 
 Place: TypeAlias = tuple[Kind, bytes]
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
@@ -64,14 +64,15 @@ class Stored:
             yield Kind.READY, of_ready(self.task.queue, self.generation) + key
             yield from ((Kind.LANE, of_lane(lane, self.generation) + key) for lane in self.lanes)
         else:
-            yield _KINDS[self.task.state], of_time(self.due, self.task.id)
+            yield TIMED[self.task.state], of_time(self.due, self.task.id)
 
 
-_KINDS = {
+TIMED = {
     State.SCHEDULED: Kind.SCHEDULED,
     State.RUNNING: Kind.LEASED,
     **dict.fromkeys(SETTLED, Kind.SETTLED),
 }
+"""By which rows tasks are found that are not READY: by when something is to be done about them."""
 
 
 def new_version() -> UUID:
@@ -94,11 +95,6 @@ def read_body(version: UUID, body: str, payload: str | None = None) -> Stored:
     *values, ready_no, generation, lanes, due, back_from = json.loads(body)
     values[6] = "null" if payload is None else payload
     return Stored(read_row(values), version, ready_no, generation, tuple(lanes), due, back_from and tuple(back_from))
-
-
-def read_id(kind: Kind, place: bytes) -> TaskId:
-    """The task that a row of SCHEDULED, LEASED or SETTLED is about."""
-    return read_time(place)[1]
 
 
 # What a change sends
