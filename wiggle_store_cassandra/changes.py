@@ -18,8 +18,8 @@ from wiggle_core.tasks.task import SETTLED, Lease, State, TaskId, TaskRecord
 from wiggle_store_cassandra import history
 from wiggle_store_cassandra.book import Book
 from wiggle_store_cassandra.enqueueing import BYTES_AT_ONCE, Inserting, Wanted, catch_up, next_ready_no, told_whole
-from wiggle_store_cassandra.rows import Statement, Stored, become, new_version, updated
-from wiggle_store_cassandra.shards import TRIES, Shards, Statics, Write
+from wiggle_store_cassandra.rows import Statement, Stored, become, new_version
+from wiggle_store_cassandra.shards import TRIES, Shards, Statics
 
 CHANGES_AT_ONCE = 100
 """How many tasks one batch changes."""
@@ -212,9 +212,7 @@ def _write(
     writes = []
     for number, turn in turns.items():
         mark = [shards.guard(number, mark=shards.statics(number).mark)]
-        statements = [*guards.get(number, mark)]
-        statements += [each for old, new in turn for each in updated(shards.space, number, old, new)]
-        writes.append(Write(number, statements, *turn[0]))
+        writes.append(shards.update(number, turn, guards.get(number, mark)))
     return shards.write(writes)
 
 

@@ -25,8 +25,8 @@ from wiggle_core.stores.store import ClaimRequest, Route
 from wiggle_core.tasks.task import OrderKey, State, TaskRecord
 from wiggle_store_cassandra.book import Book
 from wiggle_store_cassandra.reading import Reading, Wanted, begin
-from wiggle_store_cassandra.rows import Stored, become, read_body, updated
-from wiggle_store_cassandra.shards import Shards, Write
+from wiggle_store_cassandra.rows import Stored, become, read_body
+from wiggle_store_cassandra.shards import Shards
 
 PEEKED = 4
 """How many shards a claim looks at before it takes the best: more of them order better, and cost more to read."""
@@ -227,7 +227,10 @@ class Claiming:
                 for number, part in left.items()
             }
             turns = {number: turn for number, turn in turns.items() if turn}
-            writes = [self._write(number, turn) for number, turn in turns.items()]
+            writes = [
+                shards.update(number, turn, [shards.guard(number, mark=shards.statics(number).mark)])
+                for number, turn in turns.items()
+            ]
             outcomes = dict(zip(turns, shards.write(writes), strict=True))
             taken = [number for number, is_done in outcomes.items() if is_done]
             claimed += [new.task for number in taken for _, new in turns[number]]
@@ -247,12 +250,6 @@ class Claiming:
             if lane is not None:
                 queue = next(each.route.queue for each in found if each.route.lane == lane)
                 self._shards.note_taken_from_lane(number, queue, lane, number_taken)
-
-    def _write(self, number: int, turn: Sequence[tuple[Stored, Stored]]) -> Write:
-        shards = self._shards
-        statements = [shards.guard(number, mark=shards.statics(number).mark)]
-        statements += [each for old, new in turn for each in updated(shards.space, number, old, new)]
-        return Write(number, statements, *turn[0])
 
 
 def _in_order(claimed: list[TaskRecord]) -> list[TaskRecord]:

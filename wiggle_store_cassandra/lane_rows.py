@@ -14,8 +14,8 @@ from wiggle_core.stores.lanes import Lane, LaneId, LaneRow, ReadyTasks
 from wiggle_core.tasks.task import OrderKey, State, TaskId
 from wiggle_store_cassandra.order import Kind, read_key
 from wiggle_store_cassandra.reading import Reading, Wanted, begin, lane_part
-from wiggle_store_cassandra.rows import Stored, new_version, read_body, updated
-from wiggle_store_cassandra.shards import TRIES, Shards, Write
+from wiggle_store_cassandra.rows import Stored, new_version, read_body
+from wiggle_store_cassandra.shards import TRIES, Shards
 
 ROWS_AT_ONCE = 100
 """How many tasks one batch puts into lanes, or takes out of them."""
@@ -92,10 +92,7 @@ def _with(stored: Stored, lanes: Collection[LaneId]) -> Stored:
 
 
 def _written(shards: Shards, turns: dict[int, list[tuple[Stored, Stored]]]) -> list[bool]:
-    writes = [
-        Write(number, [each for old, new in turn for each in updated(shards.space, number, old, new)], *turn[0])
-        for number, turn in turns.items()
-    ]
+    writes = [shards.update(number, turn) for number, turn in turns.items()]
     try:
         return shards.write(writes)
     except AmbiguousStoreError:

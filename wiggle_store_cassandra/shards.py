@@ -30,7 +30,7 @@ from wiggle_core.stores.sql.migrations import upgrade_command
 from wiggle_core.tasks.task import TaskId
 from wiggle_store_cassandra.connections import Connections
 from wiggle_store_cassandra.order import Kind, behind, of_ready
-from wiggle_store_cassandra.rows import Statement, Stored, new_version, read_body
+from wiggle_store_cassandra.rows import Statement, Stored, new_version, read_body, updated
 
 TRIES = 30
 """How often a change is made anew after others were quicker, before it is given up as TRANSIENT."""
@@ -362,6 +362,11 @@ class Shards:
             self.forget_generations(number, queue)
 
     # Changes
+
+    def update(self, number: int, turn: Sequence[tuple[Stored, Stored]], guards: Sequence[Statement] = ()) -> Write:
+        """The batch that makes of these tasks what is beside each, if all are as they were and the guards hold."""
+        changes = (each for old, new in turn for each in updated(self.space, number, old, new))
+        return Write(number, [*guards, *changes], *turn[0])
 
     def write(self, writes: Sequence[Write]) -> list[bool]:
         """Send conditional batches side by side; whether each was applied.
